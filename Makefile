@@ -1,0 +1,45 @@
+# demo: run the main job   test: the whole suite   check: format, lint, types   fix: repair what tools can
+# docs: write docs/commands.md from --help   bench: measure speed
+# Each makes .venv if it is missing and installs again only when pyproject.toml or constraints.txt changed.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+BIN := .venv/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+CODE := armillary tests $(wildcard examples benchmarks)
+WORKERS ?= 2
+
+.PHONY: demo test check fix docs bench
+
+demo: .venv/.demo
+	$(BIN)/python examples/demo.py
+
+test: .venv/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: .venv/.test
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+fix: .venv/.test
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+docs: .venv/.demo
+	$(BIN)/python -m typer armillary.cli utils docs --name armillary --output docs/commands.md
+
+bench: .venv/.demo
+	$(BIN)/armillary bench
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[sim]'
+	@touch $@
+
+.venv/.test: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[test]'
+	@touch $@ .venv/.demo

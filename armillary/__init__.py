@@ -1,0 +1,36 @@
+"""Armillary: Cosmos 3 in one package. It reasons, generates, acts and trains with one set of weights.
+
+The public names are looked up when first used, so that `import armillary` costs no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from armillary.errors import BadRequest
+    from armillary.media.clip import Clip
+    from armillary.requests import Answer
+    from armillary.robots import Actions
+    from armillary.world import World, load
+
+__version__ = "0.1.0"
+__all__ = ["Actions", "Answer", "BadRequest", "Clip", "World", "__version__", "load"]
+
+_HOMES = {
+    "Actions": "armillary.robots",
+    "Answer": "armillary.requests",
+    "BadRequest": "armillary.errors",
+    "Clip": "armillary.media.clip",
+    "World": "armillary.world",
+    "load": "armillary.world",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

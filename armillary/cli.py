@@ -1,0 +1,337 @@
+"""The command line: each command reads its options, calls one function, and prints or writes what it returns."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from armillary.errors import BadRequest, nearest
+from armillary.terminal import check_folder, clip_path, guarded, note, progress, say, say_json, write_whole
+
+if TYPE_CHECKING:
+    from armillary.requests import Receipt
+    from armillary.robots import Actions
+    from armillary.world import World
+
+HELP = """Cosmos 3 in one package: it reasons, generates, acts and trains with one set of weights.
+
+\b
+  armillary generate "a red disc rolls right and hits the wall" --sound -o out.mp4
+  armillary reason "What happens?" --video out.mp4
+  armillary policy "push the red disc left" --image now.png --domain tabletop -o actions.json
+
+A result goes to standard output or to the file you name; progress shows on a terminal only. Exit code 0 is
+success, 2 a request that cannot be served (one sentence says why), 130 Ctrl-C; nothing is left half written.
+"""
+
+app = typer.Typer(
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+validate = typer.Typer(
+    help="Check a request without reading any weights: the same options as the command it is for.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(validate, name="validate")
+
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="pocket, a folder, or a hub name such as nvidia/Cosmos3-Nano.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with the receipt.")]
+Seed = Annotated[int | None, typer.Option(help="The same seed gives the same result.  [default: 0]")]
+Steps = Annotated[int | None, typer.Option(help="Denoising steps.  [default: the model's]")]
+Guidance = Annotated[
+    float | None, typer.Option(help="How strongly the prompt is followed; 1 is none.  [default: the model's]")
+]
+Shift = Annotated[
+    float | None, typer.Option(help="Above 1, more steps where it is noisy.  [default: the model's]")
+]
+Domain = Annotated[str, typer.Option(help="The robot, such as tabletop.")]
+Image = Annotated[Path | None, typer.Option(help="A picture file.")]
+Needed = Annotated[Path, typer.Option(help="A picture file.")]
+ClipOut = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write: .mp4, .gif or .png.")]
+JsonOut = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Where to write the actions.  [default: standard output]"),
+]
+
+
+@app.command()
+@validate.command()
+@guarded
+def reason(
+    context: typer.Context,
+    prompt: Annotated[str, typer.Argument(help="The question.", show_default=False)],
+    image: Annotated[list[Path] | None, typer.Option(help="A picture file; may be repeated.")] = None,
+    video: Annotated[list[Path] | None, typer.Option(help="A clip file; may be repeated.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.  [default: 512]")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 always takes the likeliest.  [default: 0]")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Choose among this many tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Choose among this share of probability.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Text that ends the answer; may be repeated.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="With a temperature: the same seed, the same answer.")
+    ] = None,
+    model: Model = "pocket",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    as_json: Json = False,
+) -> None:
+    """Answer a question about pictures and clips.
+
+    \b
+    armillary reason "Where is the red disc?" --image table.png
+    armillary reason "What happens, and when?" --video clip.mp4 --json
+    """
+    options = {
+        "prompt": prompt,
+        "images": image or None,
+        "videos": video or None,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "stop": stop or None,
+        "seed": seed,
+    }
+    if _only_validates(context, "reason", options, model=model, as_json=as_json):
+        return
+    world, answer = _load(model, device, dtype), None
+    for delta in world.reason(stream=True, **options):
+        if not as_json:
+            say(delta.text, end="")
+        answer = delta.answer or answer
+    if answer is not None and as_json:
+        say_json(_answer(answer))
+    elif answer is not None:
+        say("")
+        if answer.finish_reason == "length":
+            note("the answer was cut at its longest; give a larger --max-tokens")
+
+
+@app.command()
+@validate.command()
+@guarded
+def generate(
+    context: typer.Context,
+    prompt: Annotated[str, typer.Argument(help="What to show.", show_default=False)],
+    output: ClipOut = None,
+    image: Image = None,
+    video: Annotated[Path | None, typer.Option(help="A clip file; its end is continued.")] = None,
+    frames: Annotated[
+        int | None,
+        typer.Option(help="1 makes a picture; others become 4n+1, rounded up.  [default: the model's]"),
+    ] = None,
+    fps: Annotated[float | None, typer.Option(help="Frames a second.  [default: the model's]")] = None,
+    size: Annotated[
+        str | None, typer.Option(help="WxH in pixels, such as 64x64.  [default: the model's]")
+    ] = None,
+    sound: Annotated[bool, typer.Option("--sound", help="With sound that fits.")] = False,
+    negative: Annotated[str | None, typer.Option(help="What to stay away from.")] = None,
+    seed: Seed = None,
+    steps: Steps = None,
+    guidance: Guidance = None,
+    shift: Shift = None,
+    model: Model = "pocket",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    as_json: Json = False,
+) -> None:
+    """Make a picture or a clip from words; --image starts from a picture, --video continues a clip.
+
+    \b
+    armillary generate "a red disc rolls right and hits the wall" --sound -o out.mp4
+    armillary generate "a green square on the table" --frames 1 -o out.png
+    armillary generate "the disc rolls on" --image first.png --seed 7 -o out.mp4
+    """
+    options = {
+        "prompt": prompt,
+        "negative": negative,
+        "image": image,
+        "video": video,
+        "frames": frames,
+        "fps": fps,
+        "size": size,
+        "sound": sound or None,
+        "seed": seed,
+        "steps": steps,
+        "guidance": guidance,
+        "shift": shift,
+    }
+    if _only_validates(context, "generate", options, model=model, as_json=as_json):
+        return
+    path = clip_path(output, picture=frames == 1, sound=sound)
+    world = _load(model, device, dtype)
+    with progress("generating") as on_step:
+        clip = world.generate(**options, on_step=on_step)
+    clip.save(path)
+    _written(path, clip.receipt, as_json)
+
+
+@app.command()
+@validate.command()
+@guarded
+def forward_dynamics(
+    context: typer.Context,
+    image: Needed,
+    actions: Annotated[Path, typer.Option(help="A JSON file: rows of numbers, one row a frame to come.")],
+    domain: Domain,
+    output: ClipOut = None,
+    prompt: Annotated[str | None, typer.Option(help="What is done, in words.")] = None,
+    seed: Seed = None,
+    steps: Steps = None,
+    guidance: Guidance = None,
+    shift: Shift = None,
+    model: Model = "pocket",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    as_json: Json = False,
+) -> None:
+    """Show what a camera would see if a robot did these actions.
+
+    \b
+    armillary forward-dynamics --image now.png --actions actions.json --domain tabletop -o out.mp4
+    """
+    options = {"image": image, "actions": actions, "domain": domain, "prompt": prompt}
+    options |= {"seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
+    if _only_validates(context, "forward_dynamics", options, model=model, as_json=as_json):
+        return
+    path = clip_path(output, picture=False, sound=False)
+    world = _load(model, device, dtype)
+    with progress("imagining") as on_step:
+        clip = world.forward_dynamics(**options, on_step=on_step)
+    clip.save(path)
+    _written(path, clip.receipt, as_json)
+
+
+@app.command()
+@validate.command()
+@guarded
+def inverse_dynamics(
+    context: typer.Context,
+    video: Annotated[Path, typer.Option(help="A clip file.")],
+    domain: Domain,
+    output: JsonOut = None,
+    prompt: Annotated[str | None, typer.Option(help="What is done, in words.")] = None,
+    seed: Seed = None,
+    steps: Steps = None,
+    guidance: Guidance = None,
+    shift: Shift = None,
+    model: Model = "pocket",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    as_json: Json = False,
+) -> None:
+    """Tell which actions of a robot made this clip.
+
+    \b
+    armillary inverse-dynamics --video clip.mp4 --domain tabletop -o actions.json
+    """
+    options = {"video": video, "domain": domain, "prompt": prompt}
+    options |= {"seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
+    if _only_validates(context, "inverse_dynamics", options, model=model, as_json=as_json):
+        return
+    check_folder(output)
+    world = _load(model, device, dtype)
+    with progress("looking") as on_step:
+        actions = world.inverse_dynamics(**options, on_step=on_step)
+    _give_actions(actions, output, as_json)
+
+
+@app.command()
+@validate.command()
+@guarded
+def policy(
+    context: typer.Context,
+    instruction: Annotated[str, typer.Argument(help="What to do.", show_default=False)],
+    image: Needed,
+    domain: Domain,
+    output: JsonOut = None,
+    clip: Annotated[
+        Path | None, typer.Option(help="Also write what this would look like: .mp4 or .gif.")
+    ] = None,
+    seed: Seed = None,
+    steps: Steps = None,
+    guidance: Guidance = None,
+    shift: Shift = None,
+    model: Model = "pocket",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    as_json: Json = False,
+) -> None:
+    """Tell a robot what to do now.
+
+    \b
+    armillary policy "push the red disc left" --image now.png --domain tabletop -o actions.json
+    armillary policy "push the red disc left" --image now.png --domain tabletop --clip imagined.mp4
+    """
+    options = {"prompt": instruction, "image": image, "domain": domain, "decode": clip is not None}
+    options |= {"seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
+    if _only_validates(context, "policy", options, model=model, as_json=as_json):
+        return
+    check_folder(output)
+    path = clip and clip_path(clip, picture=False, sound=False)
+    world = _load(model, device, dtype)
+    with progress("deciding") as on_step:
+        actions = world.policy(**options, on_step=on_step)
+    if path and actions.clip:
+        actions.clip.save(path)
+        note(f"wrote {path}")
+    _give_actions(actions, output, as_json)
+
+
+@app.command()
+@guarded
+def simulate(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to make.")],
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="still, push, wander or slide; may be repeated.  [default: all that fit]"),
+    ] = None,
+    count: Annotated[int, typer.Option(help="How many episodes.", min=1)] = 100,
+    frames: Annotated[int, typer.Option(help="Frames of a clip, 8 a second.", min=5)] = 9,
+    form: Annotated[
+        str, typer.Option("--format", help="lerobot (clips with actions) or jsonl (everything).")
+    ] = "jsonl",
+    split: Annotated[str, typer.Option(help="train, test or heldout_pairs.")] = "train",
+    seed: Annotated[int, typer.Option(help="Number of the first episode of each kind.", min=0)] = 0,
+) -> None:
+    """Make a data set of the table-top world: pictures, clips with sound, captions, questions, boxes, actions.
+
+    \b
+    armillary simulate -o pushes --kind push --count 200 --format lerobot
+    armillary simulate -o scenes --count 50
+    """
+    from armillary import sim
+
+    write = {"lerobot": sim.write_lerobot, "jsonl": sim.write_jsonl}.get(form)
+    if write is None:
+        close = " or ".join(nearest(form, ("lerobot", "jsonl")))
+        raise BadRequest("format", form, f"data sets are lerobot or jsonl; nearest: {close}")
+    kinds: list[Any] = kind or (
+        ["push", "wander"] if form == "lerobot" else ["still", "push", "wander", "slide"]
+    )
+    asked: Any = split
+    with progress("simulating") as tell:
+
+        def episodes() -> Iterator[sim.Episode]:
+            for i in range(count):
+                tell(i, count)
+                yield sim.episode(kinds[i % len(kinds)], seed + i // len(kinds), frames=frames, split=asked)
+
+        write(output, episodes())
+    say(str(output))

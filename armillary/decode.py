@@ -1,0 +1,245 @@
+"""From a context to words: reading it, then one token after another over what was read.
+
+Shape letters: A = tokens of the context, V = vocabulary, S = sequences decoded together, 3 = the mRoPE axes.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from armillary.codecs.text import Spelling, TextCodec
+from armillary.errors import BadRequest
+from armillary.model import Memory, Network
+from armillary.sequence import Context, Sample, Visual, pack
+
+CHUNK = 2048  # context tokens read at a time: bounds the memory of a long context
+ROOM = 256  # rows laid behind a context at a time for the tokens to come
+
+Finish = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen and when to stop. The default is greedy: the likeliest token each time."""
+
+    max_tokens: int = 512
+    temperature: float = 0.0  # 0 is greedy
+    top_k: int = 0  # 0 keeps every token
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        rules: tuple[tuple[str, bool, str], ...] = (
+            ("max_tokens", self.max_tokens >= 1, "at least 1"),
+            ("temperature", 0 <= self.temperature <= 10, "0 (greedy) to 10"),
+            ("top_k", self.top_k >= 0, "0 (every token) or more"),
+            ("top_p", 0 < self.top_p <= 1, "more than 0, at most 1"),
+            ("repetition_penalty", 0 < self.repetition_penalty <= 10, "more than 0 (1 is none), at most 10"),
+            ("presence_penalty", -2 <= self.presence_penalty <= 2, "-2 to 2 (0 is none)"),
+            ("seed", 0 <= self.seed < 2**63, "0 to 2**63 - 1"),
+            ("stop", all(self.stop), "no empty string"),
+            (
+                "top_k",
+                self.temperature > 0 or not self.top_k,
+                "greedy ignores it; give a temperature above 0",
+            ),
+            (
+                "top_p",
+                self.temperature > 0 or self.top_p == 1,
+                "greedy ignores it; give a temperature above 0",
+            ),
+        )
+        for field, holds, message in rules:
+            if not holds:
+                raise BadRequest(field, getattr(self, field), message)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Sequences read so far: what the blocks remember, scores for each next token, and where it will stand.
+
+    A step writes into the memory's buffers. To continue one reading in several ways, `pick` copies.
+    """
+
+    memory: Memory
+    logits_SV: Tensor
+    places: tuple[int, ...]
+
+    def pick(self, sequences: list[int]) -> "Reading":
+        """A copy of the chosen sequences; one may be chosen often."""
+        memory = [past.pick(sequences) for past in self.memory]
+        return Reading(memory, self.logits_SV[sequences], tuple(self.places[i] for i in sequences))
+
+
+@torch.no_grad()
+def read(network: Network, context: Context, *, chunk: int = CHUNK) -> Reading:
+    """Run a context through the AR tower, `chunk` tokens at a time; the result does not depend on `chunk`."""
+    memory, hidden_AE = None, None
+    for start in range(0, len(context), chunk):
+        part = _cut(context, start, min(start + chunk, len(context)))
+        done = network.read(pack([Sample(part)]), memory)
+        memory, hidden_AE = done.memory, done.hidden_AE
+        if start == 0:
+            memory = [past.reserve((len(context) - len(part) + ROOM,)) for past in memory]
+    if memory is None or hidden_AE is None:
+        raise BadRequest("prompt", "", "nothing to read: give at least one token")
+    return Reading(memory, network.logits(hidden_AE[-1:]), (context.end,))
+
+
+@torch.no_grad()
+def step(network: Network, reading: Reading, tokens: Sequence[int]) -> Reading:
+    """Append one token to each sequence."""
+    device = reading.logits_SV.device
+    samples = [
+        Sample(
+            Context(
+                torch.tensor([token], device=device),
+                torch.full((3, 1), float(place), device=device),
+                place + 1,
+            )
+        )
+        for token, place in zip(tokens, reading.places, strict=True)
+    ]
+    done = network.read(pack(samples), _with_room(reading.memory))
+    if done.hidden_AE is None:
+        raise AssertionError("reading always gives hidden states")
+    return Reading(done.memory, network.logits(done.hidden_AE), tuple(p + 1 for p in reading.places))
+
+
+def _with_room(memory: Memory) -> Memory:
+    """The same memory with a free row behind every sequence; growing by half keeps copies rare."""
+    keys = memory[0].own
+    if all(used < laid for used, laid in zip(keys.lengths, keys.capacity, strict=True)):
+        return memory
+    room = tuple(max(ROOM, n // 2) for n in keys.lengths)
+    return [past.reserve(room) for past in memory]
+
+
+def _cut(context: Context, start: int, end: int) -> Context:
+    """Tokens start..end of a context, with what was seen among them."""
+    visual = context.visual
+    if visual is not None:
+        kept_V = (visual.rows_V >= start) & (visual.rows_V < end)
+        deepstack = tuple(x[kept_V] for x in visual.deepstack)
+        visual = (
+            Visual(visual.rows_V[kept_V] - start, visual.features_VE[kept_V], deepstack)
+            if kept_V.any()
+            else None
+        )
+    return replace(
+        context,
+        ids_A=context.ids_A[start:end],
+        positions_3A=context.positions_3A[:, start:end],
+        visual=visual,
+    )
+
+
+class Sampler:
+    """Chooses the tokens of one sequence; its randomness is its own, whatever is decoded beside it."""
+
+    def __init__(self, sampling: Sampling, prompt_A: Tensor, vocabulary: int) -> None:
+        self.sampling = sampling
+        self._generator = torch.Generator().manual_seed(sampling.seed)
+        self._said_V = torch.zeros(vocabulary, dtype=torch.bool)
+        self._met_V = self._said_V.clone()
+        self._met_V[prompt_A.cpu()] = True
+
+    def choose(self, logits_V: Tensor) -> int:
+        """The next token: penalties, temperature, top-k, top-p, in this order, in fp32 on the CPU."""
+        logits_V = self._penalised(logits_V.float().cpu())
+        greedy = self.sampling.temperature == 0
+        token = int(logits_V.argmax()) if greedy else self._draw(logits_V / self.sampling.temperature)
+        self._said_V[token] = self._met_V[token] = True
+        return token
+
+    def _penalised(self, logits_V: Tensor) -> Tensor:
+        """Repetition (Keskar et al. 2019) weighs on prompt and answer, presence on the answer alone."""
+        repetition, presence = self.sampling.repetition_penalty, self.sampling.presence_penalty
+        if repetition != 1:
+            weighed_V = torch.where(logits_V > 0, logits_V / repetition, logits_V * repetition)
+            logits_V = torch.where(self._met_V, weighed_V, logits_V)
+        return logits_V - presence * self._said_V if presence else logits_V
+
+    def _draw(self, logits_V: Tensor) -> int:
+        count = min(self.sampling.top_k or logits_V.shape[0], logits_V.shape[0])
+        kept_K, tokens_K = logits_V.topk(count)
+        chances_K = kept_K.softmax(dim=0)
+        before_K = chances_K.cumsum(dim=0) - chances_K
+        chances_K = torch.where(before_K < self.sampling.top_p, chances_K, 0.0)
+        return int(tokens_K[torch.multinomial(chances_K, 1, generator=self._generator)])
+
+
+@dataclass(frozen=True)
+class Token:
+    """One decoded token; `finish` says why it is the last."""
+
+    id: int
+    finish: Finish | None = None
+
+
+def decode(
+    network: Network, context: Context, *, sampling: Sampling, eos: Collection[int]
+) -> Iterator[Token]:
+    """Read a context, then give tokens one by one: until one of `eos` ("stop") or `max_tokens` ("length")."""
+    reading = read(network, context)
+    sampler = Sampler(sampling, context.ids_A, reading.logits_SV.shape[1])
+    for count in range(1, sampling.max_tokens + 1):
+        token = sampler.choose(reading.logits_SV[0])
+        finish: Finish | None = "stop" if token in eos else "length" if count == sampling.max_tokens else None
+        yield Token(token, finish)
+        if finish:
+            return
+        reading = step(network, reading, [token])
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text that one token completed: maybe none, never changed after. `finish` says why it is the last."""
+
+    text: str
+    finish: Finish | None = None
+
+
+def spell(tokens: Iterable[Token], codec: TextCodec, stop: Sequence[str] = ()) -> Iterator[Piece]:
+    """The text of tokens, one piece a token, up to the first stop string wherever token borders fall.
+
+    A piece holds whole characters; what may begin a stop string waits until it is known not to.
+    """
+    spelling, finder = Spelling(codec), Finder(stop)
+    for token in tokens:
+        before, found = finder.add("" if token.finish == "stop" else spelling.add(token.id))
+        if found is not None:
+            yield Piece(before, "stop")
+            return
+        yield Piece(before + finder.close() if token.finish else before, token.finish)
+
+
+class Finder:
+    """Finds the first of some strings in text that comes in pieces."""
+
+    def __init__(self, wanted: Sequence[str]) -> None:
+        self._wanted, self._held = tuple(wanted), ""
+
+    def add(self, text: str) -> tuple[str, str | None]:
+        """Text that is surely before any wanted string, and the string found; the rest is kept for later."""
+        self._held += text
+        hits = [(at, -len(w), w) for w in self._wanted if (at := self._held.find(w)) >= 0]
+        if hits:
+            at, _, found = min(hits)
+            before, self._held = self._held[:at], self._held[at + len(found) :]
+            return before, found
+        begun = (n for w in self._wanted for n in range(1, len(w)) if self._held.endswith(w[:n]))
+        cut = len(self._held) - max(begun, default=0)
+        before, self._held = self._held[:cut], self._held[cut:]
+        return before, None
+
+    def close(self) -> str:
+        """What was held back, once no more text comes."""
+        rest, self._held = self._held, ""
+        return rest

@@ -1,0 +1,32 @@
+"""Errors that a person can act on: the field, the value, and what would have been legal."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class BadRequest(ValueError):
+    """A request that cannot be served as asked. `str()` is one sentence: field, value, and the legal choices.
+
+    The command line turns it into exit code 2, a server into a 4xx answer.
+    """
+
+    def __init__(self, field: str, value: object, message: str) -> None:
+        self.field, self.value, self.message = field, value, message
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        super().__init__(f"{field}={shown}: {message}")
+
+
+class Cancelled(Exception):
+    """The caller's `on_step` asked to stop; nothing was written."""
+
+
+def nearest(value: object, legal: Iterable[object], count: int = 2) -> list[str]:
+    """The `count` legal choices closest to `value`: by distance for numbers, by spelling otherwise."""
+    choices = list(legal)
+    numbers = [c for c in choices if isinstance(c, (int, float))]
+    if isinstance(value, (int, float)) and len(numbers) == len(choices):
+        return [str(c) for c in sorted(numbers, key=lambda c: abs(c - value))[:count]]
+    words = [str(c) for c in choices]
+    close = difflib.get_close_matches(str(value), words, n=count, cutoff=0.0)
+    return close or words[:count]

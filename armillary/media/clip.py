@@ -1,0 +1,151 @@
+"""A clip as the model makes it and as a person keeps it: frames, sound, actions, and the receipt of how.
+
+Legend: T frames, H height, W width, C channels, N samples.
+"""
+
+import math
+import os
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from armillary.errors import BadRequest, nearest
+from armillary.media.draw import COLOURS, font
+from armillary.media.encode import check_frames, check_sound, frame_rate, write_gif, write_mp4, write_png
+from armillary.media.source import Pixels
+
+CELL = 192
+"""Longer side of a contact sheet's pictures, in pixels, unless a scale is given."""
+TIME_WIDTH, TIME_HEIGHT, GAP = 56, 24, 8
+SUFFIXES = (".mp4", ".png", ".gif")
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """A clip: frames uint8 [T, H, W, 3] at fps, sound float32 [C, N] in [-1, 1] at sample_rate Hz or None,
+    the actions that belong to it if any, and the receipt. Raises BadRequest for anything else."""
+
+    frames: Pixels
+    fps: float
+    sound: NDArray[np.float32] | None = None
+    sample_rate: int | None = None
+    actions: Any = None
+    receipt: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        check_frames(self.frames)
+        frame_rate(self.fps)
+        if self.sound is not None:
+            check_sound(self.sound, self.sample_rate)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from the start of the first frame to the end of the last."""
+        return len(self.frames) / self.fps
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write .mp4 (with sound), .gif (no sound) or .png (one frame only), the receipt inside.
+
+        Raises BadRequest for another suffix, a missing folder, or a .png of several frames.
+        """
+        suffix = Path(path).suffix.lower()
+        if suffix == ".mp4":
+            write_mp4(
+                path,
+                self.frames,
+                fps=self.fps,
+                sound=self.sound,
+                sample_rate=self.sample_rate,
+                metadata=self.receipt,
+            )
+        elif suffix == ".gif":
+            write_gif(path, self.frames, fps=self.fps, metadata=self.receipt)
+        elif suffix == ".png" and len(self.frames) == 1:
+            write_png(path, self.frames[0], metadata=self.receipt)
+        elif suffix == ".png":
+            message = f"a PNG holds one picture, not {len(self.frames)}: use .mp4, .gif or clip.sheet()"
+            raise BadRequest("path", str(path), message)
+        else:
+            close = " or ".join(nearest(suffix, SUFFIXES))
+            raise BadRequest("path", str(path), f"clips end in {', '.join(SUFFIXES)}; nearest: {close}")
+
+    def sheet(self, *, columns: int | None = None, scale: float | None = None) -> Image.Image:
+        """A contact sheet: every frame in reading order with its time in seconds below.
+
+        `scale` multiplies the frames' size; without it they are brought to about 192 pixels, small ones by a
+        whole factor with sharp pixels so that they can be judged. Without `columns` the sheet is roughly 4:3.
+        """
+        count, (height, width) = len(self.frames), self.frames.shape[1:3]
+        scale = _sheet_scale(max(height, width)) if scale is None else scale
+        if not 0 < scale < math.inf:
+            raise BadRequest("scale", scale, "a positive factor")
+        cell = (max(1, round(width * scale)), max(1, round(height * scale)))
+        step_x, step_y = max(cell[0], TIME_WIDTH) + GAP, cell[1] + TIME_HEIGHT
+        if columns is None:
+            columns = min(count, math.ceil(math.sqrt(count * step_y / step_x * 4 / 3)))
+        if columns < 1:
+            raise BadRequest("columns", columns, "at least 1")
+        rows = math.ceil(count / columns)
+        sheet = Image.new("RGB", (GAP + columns * step_x, GAP + rows * step_y), (24, 24, 24))
+        draw, text = ImageDraw.Draw(sheet), font(13)
+        method = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.LANCZOS
+        for index, frame_HWC in enumerate(self.frames):
+            x, y = GAP + index % columns * step_x, GAP + index // columns * step_y
+            sheet.paste(Image.fromarray(frame_HWC).resize(cell, method), (x, y))
+            draw.text((x, y + cell[1] + 3), f"{index / self.fps:.3f} s", fill=(220, 220, 220), font=text)
+        return sheet
+
+    def waveform(self) -> Image.Image:
+        """The sound as a picture: one band a channel from -1 to 1, seconds below. Raises BadRequest without
+        sound.
+        """
+        if self.sound is None or not self.sample_rate:
+            raise BadRequest("sound", None, "this clip has no sound to draw")
+        width, band, margin = 960, 120, 40
+        channels, length = self.sound.shape
+        picture = Image.new("RGB", (width + 2 * margin, channels * (band + 12) + 40), (255, 255, 255))
+        draw = ImageDraw.Draw(picture)
+        for channel, sound_N in enumerate(self.sound):
+            _draw_band(draw, sound_N, (margin, 10 + channel * (band + 12)), (width, band))
+        _draw_seconds(draw, length / self.sample_rate, (margin, 4 + channels * (band + 12)), width)
+        return picture
+
+
+def _sheet_scale(longer_side: int) -> float:
+    scale = CELL / longer_side
+    return float(math.floor(scale)) if scale >= 1 else scale
+
+
+def _draw_band(
+    draw: ImageDraw.ImageDraw, sound_N: NDArray[np.float32], corner: tuple[int, int], size: tuple[int, int]
+) -> None:
+    """Lowest and highest sample of each pixel column, so that a click of one sample still shows."""
+    (left, top), (width, height) = corner, size
+    middle = top + height // 2
+    draw.rectangle((left, top, left + width, top + height), outline=(200, 200, 200))
+    draw.line((left, middle, left + width, middle), fill=(200, 200, 200))
+    for word, level in (("1", top), ("0", middle), ("-1", top + height)):
+        draw.text((left - 6, level), word, fill=(90, 90, 90), font=font(12), anchor="rm")
+    borders = np.linspace(0, len(sound_N), width + 1).astype(int)
+    for column, (start, end) in enumerate(pairwise(borders)):
+        part_N = sound_N[start : max(end, start + 1)]
+        if len(part_N):
+            high, low = (middle - round(float(level) * height / 2) for level in (part_N.max(), part_N.min()))
+            draw.line((left + column, high, left + column, low), fill=COLOURS[4])
+
+
+def _draw_seconds(draw: ImageDraw.ImageDraw, duration_s: float, corner: tuple[int, int], width: int) -> None:
+    """About eight ticks at round numbers of seconds."""
+    left, top = corner
+    rough = max(duration_s, 1e-3) / 8
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    for tick in range(int(duration_s / step + 1e-9) + 1):
+        x = left + round(width * tick * step / max(duration_s, 1e-3))
+        draw.line((x, top, x, top + 6), fill=(90, 90, 90))
+        draw.text((x, top + 8), f"{tick * step:g} s", fill=(90, 90, 90), font=font(12), anchor="ma")

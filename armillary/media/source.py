@@ -1,0 +1,97 @@
+"""What pictures and clips share on the way in: opening bytes, the size limit, turning upright, the
+background.
+
+Legend: H height, W width, C channels.
+"""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import IO, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from armillary.errors import BadRequest
+
+FileSource: TypeAlias = str | os.PathLike[str] | bytes
+Pixels: TypeAlias = NDArray[np.uint8]
+
+MAX_PIXELS = 80_000_000
+"""Largest picture or frame, in pixels."""
+
+
+class Turn(NamedTuple):
+    """How stored pixels become upright ones: first swap rows and columns, then flip each axis."""
+
+    transpose: bool = False
+    flip_rows: bool = False
+    flip_columns: bool = False
+
+    def apply(self, pixels_HWC: Pixels) -> Pixels:
+        upright = pixels_HWC.swapaxes(0, 1) if self.transpose else pixels_HWC
+        rows, columns = (slice(None, None, -1 if flip else 1) for flip in self[1:])
+        return upright[rows, columns].copy()
+
+
+# EXIF 2.32, tag 0x0112: where the stored first row and first column belong in the upright picture.
+EXIF_TURNS = {
+    1: Turn(False, False, False),
+    2: Turn(False, False, True),
+    3: Turn(False, True, True),
+    4: Turn(False, True, False),
+    5: Turn(True, False, False),
+    6: Turn(True, False, True),
+    7: Turn(True, True, True),
+    8: Turn(True, True, False),
+}
+
+
+@contextmanager
+def open_binary(source: FileSource, field: str) -> Generator[IO[bytes]]:
+    """The source as a seekable file; a path that cannot be opened is a BadRequest naming `field`."""
+    if isinstance(source, bytes):
+        yield BytesIO(source)
+        return
+    try:
+        file = Path(source).open("rb")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise BadRequest(field, shown(source), f"cannot be opened: {error.strerror}") from error
+    with file:
+        yield file
+
+
+def shown(source: object) -> str:
+    """The source in a few words, for messages: never megabytes of bytes."""
+    if isinstance(source, bytes):
+        return f"<{len(source)} bytes>"
+    if isinstance(source, str | os.PathLike):
+        return os.fspath(source)
+    return f"<{type(source).__name__}>"
+
+
+def check_size(width: int, height: int, field: str, source: object) -> None:
+    """Refuse sizes that no honest request has, before memory is taken for them."""
+    if not 0 < width * height <= MAX_PIXELS:
+        message = f"{width}x{height} pixels; between 1 and {MAX_PIXELS:,} pixels are read"
+        raise BadRequest(field, shown(source), message)
+
+
+def looks_like(file: IO[bytes]) -> str:
+    """'a picture', 'a clip' or 'neither a picture nor a clip', by the first bytes and not by a name."""
+    file.seek(0)
+    head = file.read(12)
+    pictures = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*")
+    if head.startswith(pictures) or head[8:] in (b"WEBP", b"avif", b"heic", b"mif1"):
+        return "a picture"
+    if head[4:8] == b"ftyp" or head.startswith(b"\x1a\x45\xdf\xa3") or head[8:] == b"AVI ":
+        return "a clip"
+    return "neither a picture nor a clip"
+
+
+def on_white(pixels_HWC: Pixels) -> Pixels:
+    """RGBA over white, as RGB: the background of everything transparent that enters the model."""
+    colour, alpha = pixels_HWC[..., :3].astype(np.uint32), pixels_HWC[..., 3:].astype(np.uint32)
+    return ((colour * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)

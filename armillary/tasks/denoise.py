@@ -1,0 +1,162 @@
+"""One run of the sampler for any task: contexts from prompts, the grid and start noise asked for, latents drawn."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from armillary.codecs.text import VISION_START
+from armillary.errors import BadRequest, nearest
+from armillary.flow import (
+    Grid,
+    Noise,
+    fixed_grid,
+    karras_grid,
+    native_grid,
+    noise_like_diffusers,
+    sample,
+    stock_grid,
+)
+from armillary.sequence import Context, Kind, Sample, text_context
+from armillary.tasks.parts import Parts
+from armillary.tasks.segments import Latents
+from armillary.weights import Checkpoint
+
+GridName = Literal["native", "stock", "karras", "fixed"]
+OnStep = Callable[[int, int], bool | None]  # (step, of), step = 1..of; False cancels
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How to draw. Every field changes the result or is refused.
+
+    shift: None means that of the checkpoint's scheduler file. grid: None means the checkpoint's own few steps if it was
+    distilled, else "native". noise: "diffusers" starts where diffusers' pipeline starts for the same seed.
+    """
+
+    steps: int
+    guidance: float = 1.0
+    shift: float | None = None
+    seed: int = 0
+    grid: GridName | None = None
+    noise: Literal["own", "diffusers"] = "own"
+    on_step: OnStep | None = None
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """A prompt as the AR tower reads it, and what to guide away from, if anything."""
+
+    positive: Context
+    negative: Context | None
+
+
+def few_steps(checkpoint: Checkpoint) -> list[float] | None:
+    """The sigmas a distilled checkpoint was trained for, without the final 0; None for all others."""
+    fixed = checkpoint.scheduler.get("fixed_step_sampler_config") or {}
+    return fixed.get("t_list")
+
+
+def choose_grid(checkpoint: Checkpoint, options: SamplingOptions) -> tuple[GridName, Grid]:
+    """The grid of a run. Raises BadRequest for options that this checkpoint or this grid cannot follow."""
+    scheduler, sigmas = checkpoint.scheduler, few_steps(checkpoint)
+    name: GridName = options.grid or ("fixed" if sigmas else "native")
+    if name not in get_args(GridName):
+        raise BadRequest("grid", name, f"nearest are {', '.join(nearest(name, get_args(GridName)))}")
+    if (name == "fixed") != bool(sigmas):
+        legal = "fixed" if sigmas else "native, stock or karras"
+        raise BadRequest("grid", name, f"this checkpoint is sampled with {legal}")
+    if name in ("fixed", "karras") and options.shift is not None:
+        raise BadRequest("shift", options.shift, f"the {name} grid has none; leave it out")
+    if sigmas:
+        if options.steps != len(sigmas):
+            raise BadRequest("steps", options.steps, f"this checkpoint was distilled to {len(sigmas)} steps")
+        if options.guidance != 1:
+            raise BadRequest("guidance", options.guidance, "a distilled checkpoint holds its guidance; only 1 is legal")
+        return name, fixed_grid(sigmas)
+    if name == "karras":
+        low, high = scheduler.get("sigma_min") or 0.147, scheduler.get("sigma_max") or 200.0
+        return name, karras_grid(options.steps, low, high)
+    shift = used_shift(checkpoint, options)
+    return name, (native_grid if name == "native" else stock_grid)(options.steps, shift)
+
+
+def used_shift(checkpoint: Checkpoint, options: SamplingOptions) -> float:
+    """The shift of a native or stock grid."""
+    return float(checkpoint.scheduler.get("flow_shift", 1.0)) if options.shift is None else options.shift
+
+
+def read_prompts(
+    parts: Parts, positive: str, negative: str, *, guidance: float, system: str | None = None
+) -> Contexts:
+    """Both prompts through the chat template. Without guidance (1) no negative is read."""
+    return Contexts(
+        _context(parts, positive, system), None if guidance == 1 else _context(parts, negative, system)
+    )
+
+
+def require_use(negative: str, guidance: float) -> None:
+    """Refuse a negative prompt that nothing would read."""
+    if negative and guidance == 1:
+        raise BadRequest("negative", negative, "is read only where guidance is not 1; raise guidance or leave it out")
+
+
+def _context(parts: Parts, text: str, system: str | None) -> Context:
+    messages = [{"role": "system", "content": system}] if system else []
+    ids = parts.text.render([*messages, {"role": "user", "content": text}])
+    ids = [*ids, parts.text.eos, parts.text.special(VISION_START)]
+    return text_context(torch.tensor(ids, device=parts.device))
+
+
+def draw(parts: Parts, latents: Latents, contexts: Contexts, options: SamplingOptions) -> Latents:
+    """Fill in everything of `latents` that is not clean, float32.
+
+    Raises BadRequest for illegal options, Cancelled when `on_step` returns False, FloatingPointError naming step and
+    modality for NaN.
+    """
+    traits, on_step = parts.checkpoint.traits, options.on_step
+    name, grid = choose_grid(parts.checkpoint, options)
+    if name == "fixed" and options.noise == "diffusers":
+        raise BadRequest("noise", options.noise, "a distilled checkpoint draws noise at every step; only own is legal")
+    segments = latents.segments(traits)
+    positive = Sample(contexts.positive, segments)
+    state_X = sample(
+        parts.network,
+        positive,
+        negative=Sample(contexts.negative, segments) if contexts.negative else None,
+        grid=grid,
+        guidance=options.guidance,
+        seed=options.seed if options.noise == "own" else _diffusers_noise(latents, options.seed, parts),
+        on_step=None if on_step is None else lambda step, of, _: on_step(step, of),
+    )
+    return latents.of(positive.with_state(state_X), traits)
+
+
+def _diffusers_noise(latents: Latents, seed: int, parts: Parts) -> Noise:
+    """Noise in the shapes of that library's latents, cut into tokens as the latents are."""
+    traits = parts.checkpoint.traits
+    shapes: dict[Kind, tuple[int, ...]] = {"vision": (1, *latents.vision_ZThw.shape)}
+    if latents.sound_SL is not None:
+        shapes["sound"] = tuple(latents.sound_SL.shape)
+    if latents.actions_KD is not None:
+        shapes["action"] = (len(latents.actions_KD), traits.action_dim or latents.actions_KD.shape[1])
+
+    def draw_noise(of: Sample, step: int) -> Tensor:
+        drawn = {kind: x.to(parts.device) for kind, x in noise_like_diffusers(seed, shapes).items()}
+        sound_SL, actions_KD = drawn.get("sound"), drawn.get("action")
+        if actions_KD is not None and latents.actions_KD is not None:
+            actions_KD = actions_KD[:, : latents.actions_KD.shape[1]]
+        noisy = replace(latents, vision_ZThw=drawn["vision"][0], sound_SL=sound_SL, actions_KD=actions_KD)
+        return replace(of, segments=noisy.segments(traits)).state()
+
+    return draw_noise
+
+
+def count_tokens(latents: Latents, contexts: Contexts, parts: Parts) -> dict[str, int]:
+    """Tokens of each kind, for receipts."""
+    counts = {"context": len(contexts.positive)}
+    if contexts.negative is not None:
+        counts["negative"] = len(contexts.negative)
+    return counts | {s.kind: len(s) for s in latents.segments(parts.checkpoint.traits)}

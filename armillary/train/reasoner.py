@@ -1,0 +1,214 @@
+"""The reasoner's training: questions about pictures and clips, next-token loss on the answers alone.
+
+A picture is looked at and read once; each of its questions then goes on from that memory, so that no question sees another's
+answer. Answers weigh by the square root of their length (spec/training 1.7), shapes are asked more often: they are learnt last.
+
+Shape letters: A tokens of a context, V visual tokens, E width.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.optim import AdamW, Muon, Optimizer
+
+from armillary.codecs.qwen_vit import Grid
+from armillary.codecs.sight import (
+    POCKET_CLIPS,
+    POCKET_PICTURES,
+    Patches,
+    clip_patches,
+    picture_patches,
+    reasoner_positions,
+    sample_frames,
+    slice_text,
+    tokens,
+)
+from armillary.codecs.text import TextCodec
+from armillary.model import Past
+from armillary.sequence import Context, Sample, Visual, pack
+from armillary.sim.language import Question
+from armillary.sim.scenes import Episode, Kind, Split, episode
+from armillary.train.layout import Pocket
+from armillary.train.loop import Draw, Metrics, matrices_and_rest
+
+ASKED = {"shape": 3.0, "colour": 1.5, "caption": 1.0, "structured caption": 0.25, "events": 0.5, "box": 1.5}
+ASKED_OF_CLIPS = {"which way": 2.0, "did it hit": 2.0, "will it hit": 2.0, "when": 2.0, "what does it hit": 1.0}
+
+
+@dataclass
+class Speller:
+    """Ids of short texts, remembered: training says the same words again and again."""
+
+    codec: TextCodec
+    known: dict[str, list[int]] = field(default_factory=dict)
+
+    def __call__(self, text: str) -> list[int]:
+        if text not in self.known:
+            self.known[text] = self.codec.encode(text)
+        return self.known[text]
+
+    def control(self, name: str) -> int:
+        return self.codec.special(name)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the eye is given of an episode: one picture, or a clip with its slices' times."""
+
+    patches: Patches
+    times: tuple[float, ...] | None
+
+
+def show(e: Episode, *, clip: bool) -> Shown:
+    if not clip:
+        return Shown(picture_patches(e.picture(0), POCKET_PICTURES), None)
+    chosen = list(sample_frames(len(e.positions), e.fps, POCKET_CLIPS))
+    patches, times = clip_patches(e.frames[chosen], [i / e.fps for i in chosen], POCKET_CLIPS)
+    return Shown(patches, tuple(times))
+
+
+def opening(shown: Shown, spell: Speller) -> tuple[list[int], list[int | Grid], list[int]]:
+    """Ids of a user turn up to its question, the runs they consist of, and the rows of the placeholders."""
+    pad = spell.control("<|image_pad|>" if shown.times is None else "<|video_pad|>")
+    ids, runs, rows = [spell.control("<|im_start|>"), *spell("user\n")], list[int | Grid](), list[int]()
+    slice_grid = (1, *shown.patches.grid[1:])
+    count = tokens(slice_grid, 2)
+    start = 0
+    for time in shown.times or (None,):
+        ids += [*(spell(slice_text(time)) if time is not None else []), spell.control("<|vision_start|>")]
+        runs += [len(ids) - start, slice_grid]
+        rows += range(len(ids), len(ids) + count)
+        ids += [pad] * count + [spell.control("<|vision_end|>")]
+        start = len(ids) - 1
+    return ids, [*runs, 1], rows
+
+
+def closing(question: Question, spell: Speller) -> tuple[list[int], int]:
+    """Ids from the question to the end of the answer, and how many of them are the answer (with its end of turn)."""
+    end = spell.control("<|im_end|>")
+    asked = [*spell(question.text), end, *spell("\n"), spell.control("<|im_start|>"), *spell("assistant\n")]
+    answer = [*spell(question.answer), end]
+    return asked + answer, len(answer)
+
+
+def choose(e: Episode, clip: bool, count: int, rng: Random, only: Sequence[str] | None = None) -> list[Question]:
+    """`count` questions that what is shown can answer."""
+    usable = [q for q in e.questions() if (clip or not q.needs_clip) and (only is None or q.kind in only)]
+    weights = [(ASKED | ASKED_OF_CLIPS).get(q.kind, 1.0) if clip or e.kind == "slide" else ASKED.get(q.kind, 1.0) for q in usable]
+    return rng.choices(usable, weights, k=count)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Episodes of one shape, and the questions asked of each."""
+
+    shown: list[Shown]
+    questions: list[list[Question]]
+
+
+def read_shown(model: Pocket, shown: Sequence[Shown], spell: Speller) -> tuple[list[Past], list[int]]:
+    """What the AR tower remembers of each opening, and the position at which each goes on."""
+    grids = [s.patches.grid for s in shown]
+    features_VE, deepstack = model.sight(torch.cat([s.patches.pixels_NP for s in shown]), grids)
+    sizes = [tokens(g, 2) for g in grids]
+    parts = list(zip(features_VE.split(sizes), *(d.split(sizes) for d in deepstack), strict=True))
+    samples: list[Sample] = []
+    for s, (features, *deep) in zip(shown, parts, strict=True):
+        ids, runs, rows = opening(s, spell)
+        positions_3A, delta = reasoner_positions(runs, 2)
+        visual = Visual(torch.tensor(rows), features, tuple(deep))
+        samples.append(Sample(Context(torch.tensor(ids), positions_3A, len(ids) + delta, visual)))
+    memory = model.network.read(pack(samples)).memory
+    return memory, [s.context.end for s in samples]
+
+
+def answer_loss(model: Pocket, lesson: Lesson, spell: Speller) -> tuple[Tensor, list[tuple[Question, bool]]]:
+    """The weighted loss of every answer, and whether each would be given right (greedily, its own past being right)."""
+    memory, ends = read_shown(model, lesson.shown, spell)
+    asked = [(i, q, *closing(q, spell)) for i, qs in enumerate(lesson.questions) for q in qs]
+    # equal lengths side by side share one attention call
+    asked.sort(key=lambda a: (len(lesson.shown[a[0]].patches.pixels_NP), len(a[2])))
+    samples = [Sample(follow(torch.tensor(ids[:-1]), ends[i])) for i, _, ids, _ in asked]
+    past = [m.pick([i for i, *_ in asked]) for m in memory]
+    hidden_AE = model.network.read(pack(samples), past).hidden_AE
+    assert hidden_AE is not None
+    rows, targets, counts, start = list[int](), list[int](), list[int](), 0
+    for _, _, ids, n in asked:
+        rows += range(start + len(ids) - 1 - n, start + len(ids) - 1)
+        targets += ids[-n:]
+        counts.append(n)
+        start += len(ids) - 1
+    logits = model.network.logits(hidden_AE[torch.tensor(rows)])
+    target = torch.tensor(targets)
+    weight = torch.cat([torch.full((n,), n**-0.5) for n in counts])
+    loss = (F.cross_entropy(logits.float(), target, reduction="none") * weight).sum() / sum(n**0.5 for n in counts)
+    right = (logits.argmax(-1) == target).split(counts)
+    return loss, [(q, bool(r.all())) for (_, q, *_), r in zip(asked, right, strict=True)]
+
+
+def follow(ids_A: Tensor, start: int) -> Context:
+    """A text context that goes on at position `start`."""
+    count = ids_A.shape[0]
+    return Context(ids_A, (start + torch.arange(count)).float().expand(3, -1), start + count)
+
+
+class ReasonerJob:
+    """Stills mostly; first frames and clips of moving episodes for the rest."""
+
+    def __init__(self, model: Pocket, codec: TextCodec, *, pictures: int = 16, clips: int = 6, asked: int = 4) -> None:
+        self.model, self.spell = model, Speller(codec)
+        self.pictures, self.clips, self.asked = pictures, clips, asked
+        for block in model.network.blocks:
+            block.dm.requires_grad_(False)  # pyright: ignore
+        for part in (model.network.norm_dm, model.network.ports, model.network.time):
+            part.requires_grad_(False)
+
+    def optimizers(self, rate: float) -> list[Optimizer]:
+        return optimizers(self.model, rate)
+
+    def lesson(self, rng: Random, *, split: Split = "train") -> Lesson:
+        draw = rng.random()
+        kinds: tuple[Kind, ...] = ("still",) if draw < 0.5 else ("slide",) if draw < 0.7 else ("slide", "slide", "wander")
+        clip = draw >= 0.7
+        shown, questions = [], []
+        for _ in range(self.clips if clip else self.pictures):
+            e = episode(rng.choice(kinds), rng.randrange(1 << 40), split=split)
+            shown.append(show(e, clip=clip))
+            questions.append(choose(e, clip, self.asked, rng))
+        return Lesson(shown, questions)
+
+    def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:
+        loss, marks = answer_loss(self.model, self.lesson(draw.python), self.spell)
+        return loss, {"loss": float(loss.detach())} | scores(marks)
+
+
+def scores(marks: Sequence[tuple[Question, bool]]) -> dict[str, float]:
+    kinds: dict[str, list[bool]] = defaultdict(list)
+    for question, right in marks:
+        kinds[question.kind].append(right)
+    return {kind: sum(r) / len(r) for kind, r in kinds.items()}
+
+
+def optimizers(model: Pocket, rate: float, scales: dict[str, float] | None = None) -> list[Optimizer]:
+    """Muon (Jordan 2024) for the matrices of blocks, AdamW for the rest; `scales` slow parts down by prefix."""
+    scales = scales or {}
+    result: list[Optimizer] = []
+    groups: dict[float, tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]] = {}
+    for name, p in model.named_parameters():
+        scale = next((s for prefix, s in scales.items() if name.startswith(prefix)), 1.0)
+        hidden, rest = groups.setdefault(scale, ([], []))
+        more_hidden, more_rest = matrices_and_rest(iter([(name, p)]), lambda n: ".blocks." in n or n.startswith("blocks."))
+        hidden += more_hidden
+        rest += more_rest
+    muon = [{"params": h, "scale": s} for s, (h, _) in groups.items() if h]
+    adam = [{"params": r, "scale": s} for s, (_, r) in groups.items() if r]
+    if muon:
+        result.append(Muon(muon, lr=rate, momentum=0.95, weight_decay=0.02, adjust_lr_fn="match_rms_adamw"))
+    if adam:
+        result.append(AdamW(adam, lr=rate, betas=(0.9, 0.97), weight_decay=0.0))
+    return result

@@ -1,0 +1,240 @@
+"""Messages become contexts, every part consumed or refused by name; answers stream, thinking apart."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import armillary.tasks.reason
+from armillary.answers import Box
+from armillary.codecs.qwen_vit import QwenViT, QwenViTConfig
+from armillary.codecs.sight import POCKET_CLIPS, POCKET_PICTURES
+from armillary.codecs.text import TextCodec
+from armillary.decode import Sampling, Token
+from armillary.errors import BadRequest, Cancelled
+from armillary.media import Clip, ClipIn, write_mp4
+from armillary.model import Config, Network
+from armillary.tasks.parts import Parts, Sight
+from armillary.tasks.reason import Delta, ThinkSplitter, converse, reason, stream
+from armillary.weights import Checkpoint
+from tests.oracles.fabricate_text import edge_tokenizer, nano_tokenizer
+
+PICTURE = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+FRAMES = np.random.default_rng(1).integers(0, 256, (9, 64, 64, 3), dtype=np.uint8)
+IMAGE = {"type": "image", "image": PICTURE}
+ASK = {"type": "text", "text": "Where is it?"}
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    folder: Path = tmp_path_factory.mktemp("model")
+    nano_tokenizer().save_pretrained(folder / "text_tokenizer")
+    (folder / "config.json").write_text(json.dumps({"text_config": {"max_position_embeddings": 1000}}))
+    torch.manual_seed(0)
+    network = Network(Config(32, 2, 4, 2, 8, 48, 320, {"vision": 16}, rope_axes=(2, 1, 1))).eval()
+    tower = QwenViT(QwenViTConfig(1, 16, 16, 2, 32, 36, (0,), patch_size=4)).eval()
+    return Parts(
+        Checkpoint(folder),
+        torch.device("cpu"),
+        torch.float32,
+        network.requires_grad_(False),
+        TextCodec.load(folder / "text_tokenizer"),
+        Sight(tower, POCKET_PICTURES, POCKET_CLIPS),
+    )
+
+
+def user(*content: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(content)}]
+
+
+def say(monkeypatch: pytest.MonkeyPatch, parts: Parts, text: str, finish: Any = "stop") -> None:
+    """Let the model say `text`, whatever it reads."""
+    ids = parts.text.encode(text)
+    said = [*(Token(i) for i in ids), Token(parts.text.eos, "stop")]
+    if finish == "length":
+        said = [*said[:-2], Token(ids[-1], "length")]
+
+    def decode(*_: Any, **__: Any) -> Iterator[Token]:
+        yield from said
+
+    monkeypatch.setattr(armillary.tasks.reason, "decode", decode)
+
+
+def test_pictures_and_clips_take_their_places(parts: Parts) -> None:
+    talk = converse(parts, user(IMAGE, {"type": "video", "video": Clip(FRAMES, 8.0)}, ASK))
+    ids = talk.context.ids_A.tolist()
+    assert ids.count(parts.text.special("<|image_pad|>")) == 64
+    # 9 frames at 8 a second, looked at 4 times a second: 4 frames, 2 slices
+    assert ids.count(parts.text.special("<|video_pad|>")) == 128
+    visual = talk.context.visual
+    assert visual is not None
+    assert visual.features_VE.shape == visual.deepstack[0].shape == (192, 32)
+    pads = [parts.text.special(f"<|{kind}_pad|>") for kind in ("image", "video")]
+    assert all(ids[row] in pads for row in visual.rows_V.tolist())
+    assert talk.seen[1].receipt["times_s"] == [0.0, 0.375, 0.625, 1.0]
+    assert "<0.2 seconds>" in parts.text.decode(ids)
+    assert talk.context.end < len(ids)  # pictures take fewer positions than tokens
+
+
+def test_a_clip_is_the_same_however_it_comes(parts: Parts, tmp_path: Path) -> None:
+    frames = np.repeat(np.arange(0, 180, 20, dtype=np.uint8)[:, None, None, None], 64, axis=1)
+    frames = np.ascontiguousarray(np.broadcast_to(frames[:, :, :1], (9, 64, 64, 3)))
+    write_mp4(tmp_path / "clip.mp4", frames, fps=8.0)
+    sources: list[Any] = [Clip(frames, 8.0), ClipIn(frames, np.arange(9) / 8, 8.0), tmp_path / "clip.mp4"]
+    talks = [converse(parts, user({"type": "video", "video": s}, ASK)) for s in sources]
+    assert all(t.seen[0].receipt == talks[0].seen[0].receipt for t in talks)
+    assert all(torch.equal(t.context.ids_A, talks[0].context.ids_A) for t in talks)
+
+
+@pytest.mark.parametrize(
+    ("options", "times"),
+    [
+        ({"num_frames": 3}, [0.0, 0.5, 1.0]),
+        ({"num_frames": 1}, [0.0]),
+        ({"fps": 8.0}, [i / 8 for i in range(9)]),
+    ],
+)
+def test_a_clip_is_looked_at_as_asked(parts: Parts, options: dict[str, Any], times: list[float]) -> None:
+    talk = converse(parts, user({"type": "video", "video": Clip(FRAMES, 8.0), **options}, ASK))
+    assert talk.seen[0].receipt["times_s"] == times
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ([ASK, {"type": "audio", "audio": b""}], r"messages\[0\]\.content\[1\]\.type='audio'"),
+        ([{"type": "image_url", "image_url": "x"}], "say image"),
+        ([{"image": PICTURE}], r"content\[0\]\.type=None"),
+        (["hello"], r"content\[0\]\.type"),
+        ([{**IMAGE, "detail": "high"}], r"content\[0\]\.detail='high'.*ignored"),
+        ([{**ASK, "fps": 2}], r"content\[0\]\.fps"),
+        ([{"type": "image"}], r"content\[0\]\.image=None"),
+        ([{"type": "text", "text": 5}], r"content\[0\]\.text=5"),
+        ([{"type": "image", "image": PICTURE.astype(float)}], r"messages\[0\]\.content\[0\]\.image"),
+        ([{"type": "video", "video": PICTURE}], r"content\[0\]\.video.*\[T, H, W, 3\]"),
+        ([{"type": "video", "video": Clip(FRAMES, 8.0), "fps": 2, "num_frames": 2}], "not both"),
+        ([{"type": "video", "video": Clip(FRAMES, 8.0), "fps": 0}], r"video\.fps=0"),
+        ([{"type": "video", "video": Clip(FRAMES, 8.0), "num_frames": 10}], "num_frames=10.*9 frames"),
+        ([], r"messages\[0\]\.content"),
+    ],
+)
+def test_a_part_that_cannot_be_used_is_named(parts: Parts, content: list[Any], named: str) -> None:
+    with pytest.raises(BadRequest, match=named):
+        converse(parts, [{"role": "user", "content": content}])
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ({"role": "robot", "content": "x"}, r"messages\[0\]\.role='robot'"),
+        ({"role": "user", "content": None}, r"messages\[0\]\.content=None"),
+        ({"role": "user", "content": "x", "name": "me"}, r"messages\[0\]\.name='me'"),
+    ],
+)
+def test_a_message_that_cannot_be_used_is_named(parts: Parts, message: dict[str, Any], named: str) -> None:
+    with pytest.raises(BadRequest, match=named):
+        converse(parts, [message])
+
+
+def test_a_checkpoint_without_sight_refuses_pictures(parts: Parts) -> None:
+    with pytest.raises(BadRequest, match=r"messages\[0\]\.content\[0\].*no vision tower"):
+        converse(replace(parts, sight=None), user(IMAGE, ASK))
+
+
+def test_too_long_a_prompt_is_refused_before_anything_is_decoded(parts: Parts) -> None:
+    with pytest.raises(
+        BadRequest, match=r"max_tokens=990.*of this checkpoint's 1000 tokens; give at most 9\d\d"
+    ):
+        stream(parts, user(ASK), sampling=Sampling(max_tokens=990))
+
+
+def test_deltas_joined_are_the_answer(parts: Parts) -> None:
+    deltas = list(stream(parts, user(IMAGE, ASK), sampling=Sampling(max_tokens=24, temperature=2.0)))
+    answer = deltas[-1].answer
+    assert answer is not None
+    assert "".join(d.text for d in deltas) == answer.text
+    assert "".join(d.thinking for d in deltas) == answer.thinking
+    assert all(d.answer is None for d in deltas[:-1])
+    assert answer.usage.completion_tokens == len(deltas)
+    assert (
+        reason(parts, user(IMAGE, ASK), sampling=Sampling(max_tokens=24, temperature=2.0)).text == answer.text
+    )
+
+
+def test_the_receipt_says_what_was_read(parts: Parts) -> None:
+    answer = reason(parts, user(IMAGE, ASK), sampling=Sampling(max_tokens=3))
+    assert answer.finish_reason == "length"
+    shown = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Where is it?<|im_end|>\n"
+    assert answer.receipt["prompt"] == f"{shown}<|im_start|>assistant\n"
+    assert answer.receipt["seen"] == [{"kind": "image", "looked_at": "64x64", "tokens": 64}]
+    assert answer.receipt["sampling"]["max_tokens"] == 3
+    json.dumps(answer.receipt)
+
+
+def test_on_delta_may_cancel(parts: Parts) -> None:
+    heard: list[Delta] = []
+
+    def listen(delta: Delta) -> None:
+        heard.append(delta)
+        if len(heard) == 2:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        reason(parts, user(ASK), on_delta=listen)
+    assert len(heard) == 2
+
+
+def test_boxes_are_given_in_pixels_of_the_source(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = np.zeros((50, 200, 3), np.uint8)
+    say(monkeypatch, parts, '```json\n[{"bbox_2d": [100, 200, 500, 1000], "label": "disc"}]\n```')
+    answer = reason(parts, user(IMAGE, {"type": "image", "image": wide}, ASK))
+    assert answer.boxes == (Box(20, 10, 100, 50, "disc"),)
+    assert answer.picture is not None
+    assert answer.picture.shape == (50, 200, 3)
+
+
+@pytest.mark.parametrize(
+    ("said", "finish", "thinking", "text"),
+    [
+        ("<think>\nit is blue\n</think>\n\nblue", "stop", "it is blue\n", "blue"),
+        ("\n <think>why</think>because", "stop", "why", "because"),
+        ("no thought, a < b", "stop", "", "no thought, a < b"),
+        ("<thin ice>", "stop", "", "<thin ice>"),
+        ("late <think>x</think>", "stop", "", "late <think>x</think>"),
+        ("<think>endless </thi", "length", "endless </thi", ""),
+        ("<thi", "length", "", "<thi"),
+    ],
+)
+def test_thinking_is_separated_from_the_answer(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, said: str, finish: str, thinking: str, text: str
+) -> None:
+    say(monkeypatch, parts, said, finish)
+    answer = reason(parts, user(ASK))
+    assert (answer.thinking, answer.text, answer.finish_reason) == (thinking, text, finish)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_thinking_splits_the_same_in_any_cutting(size: int) -> None:
+    text = "<think> a </b> c </think>\n the answer </think> stays"
+    splitter = ThinkSplitter(False)
+    cuts = range(0, len(text), size)
+    deltas = [splitter.add(text[i : i + size], last=i == cuts[-1]) for i in cuts]
+    assert "".join(d.thinking for d in deltas) == "a </b> c "
+    assert "".join(d.text for d in deltas) == "the answer </think> stays"
+
+
+def test_a_template_that_opens_thinking_starts_inside_it(
+    parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge_tokenizer().save_pretrained(tmp_path)
+    edge = replace(parts, text=TextCodec.load(tmp_path))
+    say(monkeypatch, edge, "it rolls</think>\nyes")
+    answer = reason(edge, user(ASK))
+    assert (answer.thinking, answer.text) == ("it rolls", "yes")
+    say(monkeypatch, edge, "yes")
+    assert reason(edge, user(ASK), flags={"enable_thinking": False}).text == "yes"

@@ -1,0 +1,111 @@
+"""Boxes, points and events found in what the model wrote, and drawn."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from armillary.answers import Answer, Box, Event, Marks, Point, Usage, find_marks
+from armillary.errors import BadRequest
+
+SIZE = (50, 200)  # height, width
+BOX = '{"bbox_2d": [100, 200, 500, 1000], "label": "red disc"}'
+WANTED = Box(20, 10, 100, 50, "red disc")
+NESTED = "[" * 3_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"[{BOX}]",
+        BOX,
+        f"Here it is:\n```json\n[\n  {BOX}\n]\n```\nDone.",
+        f"Bare {BOX} in a sentence [1].",
+        f'{{"objects": [{BOX}]}}',
+        f'[{BOX}, {{"bbox_2d": [1, 2',  # cut by the token limit
+        f"{NESTED}{BOX}",
+    ],
+)
+def test_boxes_are_found_in_any_wrapping(text: str) -> None:
+    assert find_marks(text, SIZE).boxes == (WANTED,)
+
+
+def test_corners_are_put_in_order_and_kept_inside() -> None:
+    text = '[{"bbox_2d": [600, -5, 100, 1200]}]'
+    assert find_marks(text, SIZE).boxes == (Box(20, 0, 120, 50),)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        '{"bbox_2d": [1, 2, 3]}',
+        '{"bbox_2d": [1, 2, 3, NaN]}',
+        '{"bbox_2d": ["1", 2, 3, 4]}',
+        '{"bbox_2d": [true, 2, 3, 4]}',
+        '{"bbox_2d": null}',
+        '{"point_2d": 5}',
+        '{"start": 1}',
+        '{"start": "soon", "end": "later"}',
+        '{"start": 1, "end": [2]}',
+        "no JSON { here ] at all",
+    ],
+)
+def test_what_is_malformed_gives_no_marks(item: str) -> None:
+    assert find_marks(item, SIZE) == Marks((), (), ())
+
+
+def test_points_keep_the_order_of_a_trajectory() -> None:
+    text = '[{"point_2d": [0, 0], "label": "path"}, {"point_2d": [1000, 500]}, {"point_2d": [250, 100]}]'
+    assert find_marks(text, SIZE).points == (Point(0, 0, "path"), Point(200, 25), Point(50, 5))
+
+
+def test_without_a_picture_there_are_events_only() -> None:
+    marks = find_marks(f'[{BOX}, {{"start": 0.5, "end": 2, "caption": "it rolls"}}]', None)
+    assert marks.boxes == ()
+    assert marks.events == (Event(0.5, 2.0, "it rolls"),)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "seconds"),
+    [
+        ("1.25", "3", (1.25, 3.0)),
+        ('"00:01.50"', '"01:02.25"', (1.5, 62.25)),
+        ('"1:00:01"', '"3601.5s"', (3601.0, 3601.5)),
+    ],
+)
+def test_event_times_come_as_numbers_or_clock_strings(
+    start: str, end: str, seconds: tuple[float, float]
+) -> None:
+    assert find_marks(f'{{"start": {start}, "end": {end}}}', None).events == (Event(*seconds),)
+
+
+def answer(**marks: object) -> Answer:
+    grey = np.full((50, 200, 3), 128, np.uint8)
+    return Answer("text", Usage(1, 1), "stop", **({"picture": grey} | marks))  # pyright: ignore[reportArgumentType]
+
+
+def test_drawing_paints_boxes_and_points_at_their_places(tmp_path: Path) -> None:
+    answer(boxes=(Box(20, 10, 100, 40),), points=(Point(150, 20, "p"),)).draw(tmp_path / "a.png")
+    drawn = np.asarray(Image.open(tmp_path / "a.png"))
+    factor = drawn.shape[1] // 200
+    changed = (drawn != 128).any(axis=2)
+    for x, y in ((20, 25), (100, 25), (60, 10), (60, 40), (150, 20)):
+        assert changed[y * factor, x * factor], (x, y)
+    assert not changed[25 * factor, 60 * factor]
+
+
+@pytest.mark.parametrize(
+    ("marks", "name", "message"),
+    [
+        ({"picture": None, "boxes": (WANTED,)}, "a.png", "without a picture"),
+        ({}, "a.png", "no boxes and no points"),
+        ({"boxes": (WANTED,)}, "a.doc", "ends in"),
+    ],
+)
+def test_an_answer_that_cannot_be_drawn_says_why(
+    tmp_path: Path, marks: dict[str, object], name: str, message: str
+) -> None:
+    with pytest.raises(BadRequest, match=message):
+        answer(**marks).draw(tmp_path / name)
+    assert not list(tmp_path.iterdir())
