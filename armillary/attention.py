@@ -1,6 +1,7 @@
 """Attention of each sample over its own keys, and the memory those keys live in.
 
-Shape letters: N = query tokens of the pack, M = key rows, H = query heads, K = key heads, C = head size, S = samples.
+Shape letters: N = query tokens of the pack, M = key rows, H = query heads, K = key heads, C = head size, S
+= samples.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class KV:
-    """Keys and values of every sample, in one buffer. `reserve` leaves room behind each sample; `join` fills it."""
+    """Keys and values of every sample, in one buffer. `reserve` leaves room behind each sample; `join`
+    fills it."""
 
     k_MKC: Tensor
     v_MKC: Tensor
@@ -29,7 +31,8 @@ class KV:
         return list(accumulate(self.capacity[:-1], initial=0))
 
     def join(self, new: "KV") -> "KV":
-        """Append `new` to each sample's rows: into reserved room, which later joins may overwrite, or in a new buffer."""
+        """Append `new` to each sample's rows: into reserved room, which later joins may overwrite, or in a
+        new buffer."""
         lengths = tuple(a + b for a, b in zip(self.lengths, new.lengths, strict=True))
         if all(n <= c for n, c in zip(lengths, self.capacity, strict=True)):
             self._write(new, at=self.lengths)
@@ -45,16 +48,14 @@ class KV:
     def reserve(self, room: tuple[int, ...]) -> "KV":
         """A copy with `room` free rows behind each sample."""
         capacity = tuple(a + b for a, b in zip(self.lengths, room, strict=True))
-        laid = KV(
-            *(x.new_empty(sum(capacity), *x.shape[1:]) for x in (self.k_MKC, self.v_MKC)),
-            self.lengths,
-            capacity,
-        )
+        k, v = (x.new_empty(sum(capacity), *x.shape[1:]) for x in (self.k_MKC, self.v_MKC))
+        laid = KV(k, v, self.lengths, capacity)
         laid._write(self, at=(0,) * len(room))
         return laid
 
     def pick(self, samples: list[int]) -> "KV":
-        """A copy of the chosen samples; one may be chosen often: several continuations of a context read once."""
+        """A copy of the chosen samples; one may be chosen often: several continuations of a context read
+        once."""
         k, v = self.split(self.k_MKC), self.split(self.v_MKC)
         lengths = tuple(self.lengths[i] for i in samples)
         return KV.of(torch.cat([k[i] for i in samples]), torch.cat([v[i] for i in samples]), lengths)
@@ -70,7 +71,8 @@ class KV:
 
 
 def attend(q_NHC: Tensor, lengths: tuple[int, ...], kv: KV, *, causal: bool = False) -> Tensor:
-    """softmax(q k^T / sqrt(C)) v, a sample at a time; neighbours of equal lengths share one call. Returns [N, H, C].
+    """softmax(q k^T / sqrt(C)) v, a sample at a time; neighbours of equal lengths share one call. Returns
+    [N, H, C].
 
     `causal`: the queries are the last rows of their sample's keys, and see no later one.
     """

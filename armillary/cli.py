@@ -1,19 +1,42 @@
-"""The command line: each command reads its options, calls one function, and prints or writes what it returns."""
+"""The command line: each command reads its options, calls one function, and gives out what it returns."""
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from armillary.errors import BadRequest, nearest
-from armillary.terminal import check_folder, clip_path, guarded, note, progress, say, say_json, write_whole
+from armillary.terminal import (
+    ClipOut,
+    Device,
+    Doing,
+    Domain,
+    Dtype,
+    Guidance,
+    Image,
+    Json,
+    JsonOut,
+    Model,
+    NeededImage,
+    Negative,
+    Seed,
+    Shift,
+    Steps,
+    answer_fields,
+    check_folder,
+    clip_path,
+    give_actions,
+    guarded,
+    note,
+    progress,
+    say,
+    say_json,
+    tell_receipt,
+    tell_written,
+)
 
 if TYPE_CHECKING:
-    from armillary.requests import Receipt
-    from armillary.robots import Actions
     from armillary.world import World
 
 HELP = """Cosmos 3 in one package: it reasons, generates, acts and trains with one set of weights.
@@ -36,34 +59,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 validate = typer.Typer(
-    help="Check a request without reading any weights: the same options as the command it is for.",
+    help="Check a request; no weights are read.\n\nThe same options as the command it is for.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.add_typer(validate, name="validate")
-
-Model = Annotated[
-    str, typer.Option("--model", "-m", help="pocket, a folder, or a hub name such as nvidia/Cosmos3-Nano.")
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with the receipt.")]
-Seed = Annotated[int | None, typer.Option(help="The same seed gives the same result.  [default: 0]")]
-Steps = Annotated[int | None, typer.Option(help="Denoising steps.  [default: the model's]")]
-Guidance = Annotated[
-    float | None, typer.Option(help="How strongly the prompt is followed; 1 is none.  [default: the model's]")
-]
-Shift = Annotated[
-    float | None, typer.Option(help="Above 1, more steps where it is noisy.  [default: the model's]")
-]
-Domain = Annotated[str, typer.Option(help="The robot, such as tabletop.")]
-Image = Annotated[Path | None, typer.Option(help="A picture file.")]
-Needed = Annotated[Path, typer.Option(help="A picture file.")]
-ClipOut = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write: .mp4, .gif or .png.")]
-JsonOut = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Where to write the actions.  [default: standard output]"),
-]
 
 
 @app.command()
@@ -97,7 +97,7 @@ def reason(
     armillary reason "Where is the red disc?" --image table.png
     armillary reason "What happens, and when?" --video clip.mp4 --json
     """
-    options = {
+    options: dict[str, Any] = {
         "prompt": prompt,
         "images": image or None,
         "videos": video or None,
@@ -116,7 +116,7 @@ def reason(
             say(delta.text, end="")
         answer = delta.answer or answer
     if answer is not None and as_json:
-        say_json(_answer(answer))
+        say_json(answer_fields(answer))
     elif answer is not None:
         say("")
         if answer.finish_reason == "length":
@@ -141,7 +141,7 @@ def generate(
         str | None, typer.Option(help="WxH in pixels, such as 64x64.  [default: the model's]")
     ] = None,
     sound: Annotated[bool, typer.Option("--sound", help="With sound that fits.")] = False,
-    negative: Annotated[str | None, typer.Option(help="What to stay away from.")] = None,
+    negative: Negative = None,
     seed: Seed = None,
     steps: Steps = None,
     guidance: Guidance = None,
@@ -151,14 +151,16 @@ def generate(
     dtype: Dtype = "auto",
     as_json: Json = False,
 ) -> None:
-    """Make a picture or a clip from words; --image starts from a picture, --video continues a clip.
+    """Make a picture or a clip from words.
+
+    --image gives the first frame; --video gives a clip to continue.
 
     \b
     armillary generate "a red disc rolls right and hits the wall" --sound -o out.mp4
     armillary generate "a green square on the table" --frames 1 -o out.png
     armillary generate "the disc rolls on" --image first.png --seed 7 -o out.mp4
     """
-    options = {
+    options: dict[str, Any] = {
         "prompt": prompt,
         "negative": negative,
         "image": image,
@@ -179,7 +181,7 @@ def generate(
     with progress("generating") as on_step:
         clip = world.generate(**options, on_step=on_step)
     clip.save(path)
-    _written(path, clip.receipt, as_json)
+    tell_written(path, clip.receipt, as_json=as_json)
 
 
 @app.command()
@@ -187,11 +189,12 @@ def generate(
 @guarded
 def forward_dynamics(
     context: typer.Context,
-    image: Needed,
+    image: NeededImage,
     actions: Annotated[Path, typer.Option(help="A JSON file: rows of numbers, one row a frame to come.")],
     domain: Domain,
     output: ClipOut = None,
-    prompt: Annotated[str | None, typer.Option(help="What is done, in words.")] = None,
+    prompt: Doing = None,
+    negative: Negative = None,
     seed: Seed = None,
     steps: Steps = None,
     guidance: Guidance = None,
@@ -201,13 +204,13 @@ def forward_dynamics(
     dtype: Dtype = "auto",
     as_json: Json = False,
 ) -> None:
-    """Show what a camera would see if a robot did these actions.
+    """Show what a robot's actions would do.
 
     \b
     armillary forward-dynamics --image now.png --actions actions.json --domain tabletop -o out.mp4
     """
-    options = {"image": image, "actions": actions, "domain": domain, "prompt": prompt}
-    options |= {"seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
+    options: dict[str, Any] = {"image": image, "actions": actions, "domain": domain, "prompt": prompt}
+    options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
     if _only_validates(context, "forward_dynamics", options, model=model, as_json=as_json):
         return
     path = clip_path(output, picture=False, sound=False)
@@ -215,7 +218,7 @@ def forward_dynamics(
     with progress("imagining") as on_step:
         clip = world.forward_dynamics(**options, on_step=on_step)
     clip.save(path)
-    _written(path, clip.receipt, as_json)
+    tell_written(path, clip.receipt, as_json=as_json)
 
 
 @app.command()
@@ -226,7 +229,8 @@ def inverse_dynamics(
     video: Annotated[Path, typer.Option(help="A clip file.")],
     domain: Domain,
     output: JsonOut = None,
-    prompt: Annotated[str | None, typer.Option(help="What is done, in words.")] = None,
+    prompt: Doing = None,
+    negative: Negative = None,
     seed: Seed = None,
     steps: Steps = None,
     guidance: Guidance = None,
@@ -236,20 +240,20 @@ def inverse_dynamics(
     dtype: Dtype = "auto",
     as_json: Json = False,
 ) -> None:
-    """Tell which actions of a robot made this clip.
+    """Tell which actions made a clip.
 
     \b
     armillary inverse-dynamics --video clip.mp4 --domain tabletop -o actions.json
     """
-    options = {"video": video, "domain": domain, "prompt": prompt}
-    options |= {"seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
+    options: dict[str, Any] = {"video": video, "domain": domain, "prompt": prompt}
+    options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
     if _only_validates(context, "inverse_dynamics", options, model=model, as_json=as_json):
         return
     check_folder(output)
     world = _load(model, device, dtype)
     with progress("looking") as on_step:
         actions = world.inverse_dynamics(**options, on_step=on_step)
-    _give_actions(actions, output, as_json)
+    give_actions(actions, output, as_json=as_json)
 
 
 @app.command()
@@ -258,9 +262,10 @@ def inverse_dynamics(
 def policy(
     context: typer.Context,
     instruction: Annotated[str, typer.Argument(help="What to do.", show_default=False)],
-    image: Needed,
+    image: NeededImage,
     domain: Domain,
     output: JsonOut = None,
+    negative: Negative = None,
     clip: Annotated[
         Path | None, typer.Option(help="Also write what this would look like: .mp4 or .gif.")
     ] = None,
@@ -279,8 +284,13 @@ def policy(
     armillary policy "push the red disc left" --image now.png --domain tabletop -o actions.json
     armillary policy "push the red disc left" --image now.png --domain tabletop --clip imagined.mp4
     """
-    options = {"prompt": instruction, "image": image, "domain": domain, "decode": clip is not None}
-    options |= {"seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
+    options: dict[str, Any] = {
+        "prompt": instruction,
+        "image": image,
+        "domain": domain,
+        "decode": clip is not None,
+    }
+    options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
     if _only_validates(context, "policy", options, model=model, as_json=as_json):
         return
     check_folder(output)
@@ -291,7 +301,7 @@ def policy(
     if path and actions.clip:
         actions.clip.save(path)
         note(f"wrote {path}")
-    _give_actions(actions, output, as_json)
+    give_actions(actions, output, as_json=as_json)
 
 
 @app.command()
@@ -310,7 +320,9 @@ def simulate(
     split: Annotated[str, typer.Option(help="train, test or heldout_pairs.")] = "train",
     seed: Annotated[int, typer.Option(help="Number of the first episode of each kind.", min=0)] = 0,
 ) -> None:
-    """Make a data set of the table-top world: pictures, clips with sound, captions, questions, boxes, actions.
+    """Make a data set of the table-top world.
+
+    Pictures, clips with sound, captions, questions with answers, boxes, events, actions: all exact.
 
     \b
     armillary simulate -o pushes --kind push --count 200 --format lerobot
@@ -335,3 +347,49 @@ def simulate(
 
         write(output, episodes())
     say(str(output))
+
+
+@app.command()
+@guarded
+def train(
+    recipe: Annotated[Path, typer.Argument(help="A TOML file, such as recipes/pocket.toml.")],
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a value: seed=1 or generator.steps=100; may be repeated."),
+    ] = None,
+) -> None:
+    """Train what a recipe says.
+
+    Started again, it goes on where it was stopped.
+
+    \b
+    armillary train recipes/pocket.toml
+    armillary train recipes/pocket.toml --set folder=run --set generator.steps=100
+    """
+    from armillary.train.recipe import read_recipe, run
+
+    say(str(run(read_recipe(recipe, setting or ()), tell=note)))
+
+
+def main() -> None:
+    """The entry point `armillary`."""
+    app()
+
+
+def _only_validates(
+    context: typer.Context, task: str, options: dict[str, Any], *, model: str, as_json: bool
+) -> bool:
+    """`armillary validate TASK ...`: print what would be used, and do nothing else."""
+    if context.parent is None or context.parent.info_name != "validate":
+        return False
+    from armillary.world import validate as check
+
+    tell_receipt(check(task, model, **options).to_dict(), as_json=as_json)
+    return True
+
+
+def _load(model: str, device: str, dtype: str) -> "World":
+    from armillary.world import load
+
+    note(f"loading {model}")
+    return load(model, device=device, dtype=dtype)

@@ -1,13 +1,16 @@
 """Two towers, one attention: the architecture and nothing else.
 
-Each block holds two complete sets of weights. The AR tower reads a context causally; the DM tower draws its segments with
-full attention over the context and each other. AR tokens never see DM tokens, so a context is read once for all steps.
+Each block holds two complete sets of weights. The AR tower reads a context causally; the DM tower draws its
+segments with
+full attention over the context and each other. AR tokens never see DM tokens, so a context is read once for
+all steps.
 
-Shape letters: A = AR tokens, D = DM tokens, N = either, M = noisy tokens of a segment, E = width, H/K = query/key heads,
+Shape letters: A = AR tokens, D = DM tokens, N = either, M = noisy tokens of a segment, E = width, H/K =
+query/key heads,
 C = head size, F = numbers in a token, S = samples.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -48,7 +51,8 @@ class Config:
 class RMSNorm(nn.Module):
     """x / rms(x) * weight, the statistics in fp32 (Zhang and Sennrich 2019).
 
-    Qwen casts before it multiplies by the weight, Nemotron (squared-relu models) after: equal in fp32, not in bf16.
+    Qwen casts before it multiplies by the weight, Nemotron (squared-relu models) after: equal in fp32, not
+    in bf16.
     """
 
     def __init__(self, size: int, c: Config) -> None:
@@ -108,7 +112,8 @@ class Stream:
 
 @dataclass(frozen=True)
 class Past:
-    """What one block remembers of the contexts: keys and values for the AR tower, and as the DM tower sees them."""
+    """What one block remembers of the contexts: keys and values for the AR tower, and as the DM tower sees
+    them."""
 
     own: KV
     shown: KV
@@ -172,10 +177,11 @@ class Port(nn.Module):
 
     def __init__(self, kind: Kind, features: int, c: Config) -> None:
         super().__init__()
-        self.domain_aware = kind == "action"
-        if self.domain_aware:
-            self.enter: nn.Module = DomainLinear(features, c.width, c.domains)
-            self.leave: nn.Module = DomainLinear(c.width, features, c.domains)
+        self.enter: nn.Linear | DomainLinear
+        self.leave: nn.Linear | DomainLinear
+        if kind == "action":
+            self.enter = DomainLinear(features, c.width, c.domains)
+            self.leave = DomainLinear(c.width, features, c.domains)
         else:
             self.enter, self.leave = nn.Linear(features, c.width), nn.Linear(c.width, features)
         self.mark = None if kind == "vision" else nn.Parameter(torch.zeros(c.width))
@@ -190,16 +196,21 @@ class Port(nn.Module):
         parts = self._apply_to(self.leave, segments, rows_ME)
         return [s.mask(v.float()) for s, v in zip(segments, parts, strict=True)]
 
-    def _apply_to(self, layer: nn.Module, segments: Sequence[Segment], parts: list[Tensor]) -> list[Tensor]:
-        if self.domain_aware and len({s.domain for s in segments}) > 1:
-            return [layer(x, s.domain) for s, x in zip(segments, parts, strict=True)]
-        together = torch.cat(parts)
-        y = layer(together, segments[0].domain) if self.domain_aware else layer(together)
-        return list(y.split([len(x) for x in parts]))
+    def _apply_to(
+        self, layer: "nn.Linear | DomainLinear", segments: Sequence[Segment], parts: list[Tensor]
+    ) -> list[Tensor]:
+        if isinstance(layer, DomainLinear):
+            if len({s.domain for s in segments}) > 1:
+                return [layer(x, s.domain) for s, x in zip(segments, parts, strict=True)]
+            together = layer(torch.cat(parts), segments[0].domain)
+        else:
+            together = layer(torch.cat(parts))
+        return list(together.split([len(x) for x in parts]))
 
 
 class TimeEmbedding(nn.Module):
-    """Sinusoids of 256 (cosine first) and a two-layer MLP, in fp32 whatever the rest is (spec of Ho et al. 2020)."""
+    """Sinusoids of 256 (cosine first) and a two-layer MLP, in fp32 whatever the rest is (spec of Ho et al.
+    2020)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -213,7 +224,8 @@ class TimeEmbedding(nn.Module):
 
 @dataclass(frozen=True)
 class Pass:
-    """What one pass gives: AR hidden states, flat velocities a sample, and what the blocks remember of the contexts."""
+    """What one pass gives: AR hidden states, flat velocities a sample, and what the blocks remember of the
+    contexts."""
 
     hidden_AE: Tensor | None
     velocities: list[Tensor]
@@ -221,7 +233,8 @@ class Pass:
 
 
 class Network(nn.Module):
-    """The whole model. `read` a pack's contexts once, `draw` its segments at each step; `forward` does both to learn."""
+    """The whole model. `read` a pack's contexts once, `draw` its segments at each step; `forward` does both
+    to learn."""
 
     def __init__(self, c: Config) -> None:
         super().__init__()
@@ -238,7 +251,8 @@ class Network(nn.Module):
         return self._run(pack, memory, read=True, time_S=None)
 
     def draw(self, pack: Pack, time_S: Tensor, memory: Memory) -> list[Tensor]:
-        """Velocities at time_S (0..1000, one a sample): per sample one flat fp32 vector, laid out as `Sample.state`."""
+        """Velocities at time_S (0..1000, one a sample): per sample one flat fp32 vector, laid out as
+        `Sample.state`."""
         return self._run(pack, memory, read=False, time_S=time_S).velocities
 
     def forward(self, pack: Pack, time_S: Tensor, memory: Memory | None = None) -> Pass:
@@ -274,7 +288,7 @@ class Network(nn.Module):
     def _embed_segments(self, pack: Pack, time_S: Tensor) -> Tensor:
         segments, dtype = pack.segments, self.head.weight.dtype
         parts: list[Tensor] = [torch.empty(0)] * len(segments)
-        for kind, port in self.ports.items():
+        for kind, port in self._ports():
             places = [i for i, s in enumerate(segments) if s.kind == kind]
             if places:
                 embedded = port.embed([segments[i] for i in places], dtype)
@@ -296,7 +310,7 @@ class Network(nn.Module):
             for s, x in zip(segments, self.norm_dm(x_DE).split([len(s) for s in segments]), strict=True)
         ]
         flat: list[Tensor] = [x_DE.new_empty(0, dtype=torch.float32)] * len(segments)
-        for kind, port in self.ports.items():
+        for kind, port in self._ports():
             places = [i for i, s in enumerate(segments) if s.kind == kind and s.noisy_size]
             if places:
                 predicted = port.predict([segments[i] for i in places], [rows[i] for i in places])
@@ -306,8 +320,12 @@ class Network(nn.Module):
         ends = [sum(counts[: i + 1]) for i in range(len(counts))]
         return [torch.cat(flat[end - n : end]) for n, end in zip(counts, ends, strict=True)]
 
+    def _ports(self) -> Iterator[tuple[str, Port]]:
+        return ((kind, port) for kind, port in self.ports.items() if isinstance(port, Port))
+
     def rope(self, positions_3N: Tensor) -> Rope:
-        """Interleaved mRoPE: cosines and sines [N, C], angles in fp32; height and width take every third frequency."""
+        """Interleaved mRoPE: cosines and sines [N, C], angles in fp32; height and width take every third
+        frequency."""
         c = self.config
         half = torch.arange(0, c.head_size, 2, dtype=torch.float32, device=positions_3N.device) / c.head_size
         angles_3NC = positions_3N.float()[..., None] * (1.0 / c.rope_theta**half)

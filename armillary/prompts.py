@@ -11,7 +11,9 @@ SYSTEM_VIDEO = "You are a helpful assistant who will generate videos from a give
 
 VIEWPOINTS: Mapping[str, str] = {
     "ego_view": "This video is captured from a first-person perspective looking at the scene.",
-    "third_person_view": "This video is captured from a third-person perspective looking towards the agent from the front.",
+    "third_person_view": (
+        "This video is captured from a third-person perspective looking towards the agent from the front."
+    ),
     "wrist_view": "This video is captured from a wrist-mounted camera.",
     "concat_view": "This video contains concatenated views from multiple camera perspectives.",
     "top_down_2d_view": "This video is captured from a top-down view of a flat 2D scene.",
@@ -19,8 +21,11 @@ VIEWPOINTS: Mapping[str, str] = {
 _ASPECTS = ("1,1", "4,3", "3,4", "16,9", "9,16")
 
 
-def with_metadata(prompt: str, *, frames: int, fps: float, height: int, width: int, negative: bool = False) -> str:
-    """The prompt followed by its duration (clips only) and resolution sentences; `negative` uses their denials."""
+def with_metadata(
+    prompt: str, *, frames: int, fps: float, height: int, width: int, negative: bool = False
+) -> str:
+    """The prompt followed by its duration (clips only) and resolution sentences; `negative` uses their
+    denials."""
     no = "not " if negative else ""
     what = "image" if frames == 1 else "video"
     sentences = [f"This {what} is {no}of {height}x{width} resolution."]

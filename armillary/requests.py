@@ -92,6 +92,9 @@ class DrawRequest(Request):
     steps: int | None = Field(None, ge=1, le=1000, description="a whole number of steps, 1 to 1000")
     guidance: Number | None = Field(None, ge=0, le=20, description="a number, 0 to 20 (1 is none)")
     shift: Number | None = Field(None, gt=0, le=100, description="more than 0, at most 100; usually 1 to 10")
+    negative: Words | None = Field(
+        None, description="what to guide away from: text, or a caption's dictionary"
+    )
 
 
 class GenerateRequest(DrawRequest):
@@ -100,7 +103,6 @@ class GenerateRequest(DrawRequest):
     task: ClassVar[Task] = "generate"
 
     prompt: Words = Field(description="text, or a structured caption as a dictionary")
-    negative: Words | None = Field(None, description="text, or a structured caption as a dictionary")
     frames: int | None = Field(None, ge=1, le=5001, description="a whole number, 1 (a picture) to 5001")
     fps: Number | None = Field(None, ge=1, le=120, description="frames a second, 1 to 120")
     size: Size = Field(None, description="WxH in pixels, such as 64x64; sides 1 to 16384")
@@ -174,7 +176,7 @@ def _refuse(kind: type[Request], given: Mapping[str, Any], error: ValidationErro
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Usual:
     """The numbers of a denoising run that a checkpoint sets for a task unless others are asked for."""
 
     steps: int
@@ -196,9 +198,10 @@ class Facts:
     size: tuple[int, int]  # (width, height) in pixels
     time_factor: int  # pixel frames a latent frame
     space_factor: int  # pixels a latent, on a side
-    image: Sampling
-    video: Sampling
-    action: Sampling
+    image: Usual
+    video: Usual
+    action: Usual
+    kept: int = 5  # frames of a video that a continuation starts with
     robots: tuple[str, ...] = ()
     fixed_steps: bool = False  # a few-step student: its schedule is part of its weights
 
@@ -269,8 +272,6 @@ def settle_generate(request: GenerateRequest, facts: Facts) -> tuple[Numbers, Ca
     _check_draws(facts)
     canvas = _canvas(request, facts)
     numbers = _numbers(request, facts, facts.image if canvas.frames == 1 else facts.video)
-    if request.negative is not None and numbers.guidance == 1:
-        raise BadRequest("negative", request.negative, "guidance 1 ignores it; give more, usually 3 to 7")
     moving = {"fps": canvas.fps, "sound": request.sound} if canvas.frames > 1 else {}
     made = {"frames": canvas.frames, **moving, "size": f"{canvas.width}x{canvas.height}"}
     return numbers, canvas, _receipt(request, facts, request.given | made | asdict(numbers))
@@ -306,6 +307,9 @@ def _canvas(request: GenerateRequest, facts: Facts) -> Canvas:
     width, height = request.size or facts.size
     _check_size(width, height, facts.space_factor)
     made = 1 + math.ceil((frames - 1) / facts.time_factor) * facts.time_factor
+    if request.video is not None and made < facts.kept + facts.time_factor:
+        fewest = facts.kept + facts.time_factor
+        raise BadRequest("frames", frames, f"{facts.kept} are kept of the video; give {fewest} or more")
     if made * width * height > MAX_PIXELS:
         most = MAX_PIXELS // (width * height)
         raise BadRequest("frames", frames, f"at {width}x{height} at most {most} frames fit")
@@ -332,15 +336,18 @@ def _check_size(width: int, height: int, factor: int) -> None:
     raise BadRequest("size", f"{width}x{height}", f"sides are multiples of {factor}; nearest: {close}")
 
 
-def _numbers(request: DrawRequest, facts: Facts, usual: Sampling) -> Numbers:
+def _numbers(request: DrawRequest, facts: Facts, usual: Usual) -> Numbers:
     if facts.fixed_steps:
         for name in ("steps", "guidance", "shift"):
             if name in request.given:
                 message = f"{facts.model} was trained for its own {usual.steps} steps; leave it out"
                 raise BadRequest(name, request.given[name], message)
+    guidance = usual.guidance if request.guidance is None else request.guidance
+    if request.negative is not None and guidance == 1:
+        raise BadRequest("negative", request.negative, "guidance 1 ignores it; give more, usually 3 to 7")
     return Numbers(
         usual.steps if request.steps is None else request.steps,
-        usual.guidance if request.guidance is None else request.guidance,
+        guidance,
         usual.shift if request.shift is None else request.shift,
         request.seed or 0,
     )

@@ -1,8 +1,9 @@
-"""Robot bodies and their actions: which port of the model a body uses, what its numbers mean, and how they are scaled.
+"""Robot bodies and their actions: the port of the model that a body uses, what its numbers mean, their scale.
 
-An action is what happens between one frame and the next. A body ("domain") fixes the port of the network, the number of
-columns, their meaning, the frame rate and how many actions are drawn at once. Two bodies may have equally many columns and
-mean other things by them, so actions travel with their domain and a digest of the body's contract.
+An action is what happens between one frame and the next. A body ("domain") fixes the port of the network, the
+number of columns, their meaning, the frame rate and how many actions are drawn at once. Two bodies may have
+equally many columns and mean other things by them, so actions travel with their domain and a digest of the
+body's contract.
 
 Shape letters: K actions, D numbers of one action.
 """
@@ -37,7 +38,7 @@ class Statistics:
     high: tuple[float, ...]
 
     def normalise(self, values_KD: ArrayLike) -> Floats:
-        """A body's own units to the model's. A column that never varies (quantiles equal) keeps its offset."""
+        """A body's own units to the model's; a column that never varies keeps its unit."""
         low_D, span_D, shift = self._line()
         return ((np.asarray(values_KD, np.float64) - low_D) / span_D - shift).astype(np.float32)
 
@@ -58,9 +59,10 @@ class Robot:
     """A body's contract. Change a field with `dataclasses.replace`, for instance another view or canvas tier.
 
     width: columns of an action; None or `varies` where it depends on the data set (`robot(name, width=...)`).
-    columns: empty where their order is not published. tier: which canvas its pictures are brought to; None keeps
-    their own size. scaled: whether the model works in normalised units and answers are restored. The published
-    models take and give model units, so for them the statistics serve people who prepare data and are never applied.
+    columns: empty where their order is not published. tier: which canvas its pictures are brought to; None
+    keeps their own size. scaled: whether units are scaled on the way in and restored on the way out. Published
+    models take and give model units: for them the statistics serve those who prepare data; nothing here
+    applies them.
     """
 
     name: str
@@ -115,16 +117,18 @@ class Robot:
             raise BadRequest(f"{field}.shape", list(values_KD.shape), message)
         if not np.isfinite(values_KD).all():
             row, column = np.argwhere(~np.isfinite(values_KD))[0]
-            raise BadRequest(f"{field}[{row}][{column}]", float(values_KD[row, column]), "must be a finite number")
+            raise BadRequest(
+                f"{field}[{row}][{column}]", float(values_KD[row, column]), "must be a finite number"
+            )
         return values_KD
 
 
 @dataclass(frozen=True, eq=False)
 class Actions:
-    """What a robot does: values float32 [K, D] in its own units, one row a transition, `fps` of them a second.
+    """What a robot does: values float32 [K, D] in its own units, one row a transition, `fps` rows a second.
 
-    names: the columns. clip: the imagined rollout, where there is one. Raises BadRequest for an unknown domain, another
-    width, NaN or infinity.
+    names: the columns. clip: the imagined rollout, where there is one. Raises BadRequest for an unknown
+    domain, another width, NaN or infinity.
     """
 
     values: Floats
@@ -166,8 +170,8 @@ class Actions:
     def from_json(cls, text: str | bytes, *, domain: str | None = None) -> "Actions":
         """Read `to_json`'s form, or a bare array [K][D] or [1][K][D], which names no domain: then give it.
 
-        Raises BadRequest for anything else, for a domain other than `domain`, and for a digest other than ours:
-        those numbers meant something else where they were written.
+        Raises BadRequest for anything else, for a domain other than `domain`, and for a digest other than
+        ours: those numbers meant something else where they were written.
         """
         try:
             content: Any = json.loads(text)
@@ -176,7 +180,9 @@ class Actions:
         if isinstance(content, list):
             content = {"values": content, "domain": domain}
         if not isinstance(content, dict) or "values" not in content or content.get("domain", domain) is None:
-            raise BadRequest("actions", text, "needs `values` and `domain`, or a bare array and the domain given")
+            raise BadRequest(
+                "actions", text, "needs `values` and `domain`, or a bare array and the domain given"
+            )
         written = cast(dict[str, Any], {"domain": domain, **content})
         if domain is not None and written["domain"] != domain:
             raise BadRequest("domain", domain, f"these actions were written for {written['domain']!r}")
@@ -263,7 +269,7 @@ _AGIBOT_NAMES = (
 )
 _JOINTS = (*(f"joint{n}" for n in range(1, 8)), "gripper")
 
-# Names, ids and widths are those of the released checkpoints; where no frame rate is published, 10 is assumed.
+# Names, ids and widths are those of the released checkpoints; where no frame rate is published it is 10.
 _BODIES = (
     Robot("no_action", 0, 0),
     Robot("av", 1, 9, 10, 60, columns=_pose()),
@@ -280,10 +286,7 @@ _BODIES = (
     Robot("tabletop", 10, 2, 8, 8, "top_down_2d_view", ("vx", "vy"), _TABLETOP, scaled=True, tier=None),
     Robot("robomind-franka-dual", 12, 20, columns=(*_arm("first_"), *_arm("second_"))),
     Robot("robomind-ur", 13, 10, columns=_ARM, statistics=_UR),
-    *(
-        Robot(name, 15, 29, columns=_AGIBOT_COLUMNS, statistics=_AGIBOT)
-        for name in _AGIBOT_NAMES
-    ),
+    *(Robot(name, 15, 29, columns=_AGIBOT_COLUMNS, statistics=_AGIBOT) for name in _AGIBOT_NAMES),
     *(Robot(name, 16, 20) for name in ("xdof_yam", "molmoact2_yam", "abc_yam")),
     Robot("robotwin", 17, 14),
     Robot("fractal", 20, 10, 3, columns=_ARM, statistics=_FRACTAL),

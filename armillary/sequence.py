@@ -1,10 +1,13 @@
 """The packed sequence: what the model reads (contexts) and what it draws (segments).
 
-A *context* is the causal AR side of one sample; *segments* are its modalities on the DM side, already in token space;
-a *sample* is both; a *pack* lays samples end to end. DM tokens attend to everything of their sample and carry explicit
+A *context* is the causal AR side of one sample; *segments* are its modalities on the DM side, already in
+token space;
+a *sample* is both; a *pack* lays samples end to end. DM tokens attend to everything of their sample and
+carry explicit
 positions, so a segment needs no place in the sequence and there are no index tensors.
 
-Shape letters: A = AR tokens, D = DM tokens, N = tokens of one segment, M = noisy tokens of it, F = numbers in a token,
+Shape letters: A = AR tokens, D = DM tokens, N = tokens of one segment, M = noisy tokens of it, F = numbers
+in a token,
 E = width, S = samples, V = visual tokens, 3 = the mRoPE axes (time, height, width).
 """
 
@@ -21,7 +24,8 @@ Kind = Literal["vision", "sound", "action"]
 
 @dataclass(frozen=True)
 class Visual:
-    """What the vision tower saw: features that take the place of placeholder tokens, and its deepstack layers."""
+    """What the vision tower saw: features that take the place of placeholder tokens, and its deepstack
+    layers."""
 
     rows_V: Tensor  # int64, the places of the placeholder tokens in the context
     features_VE: Tensor
@@ -131,7 +135,8 @@ class Pack:
         return [segment for s in self.samples for segment in s.segments]
 
     def positions_3D(self, margin: int) -> Tensor:
-        """Positions of every DM token: all segments of a sample start together, `margin` after its context."""
+        """Positions of every DM token: all segments of a sample start together, `margin` after its
+        context."""
         placed = [_later(g.positions_3N, s.context.end + margin) for s in self.samples for g in s.segments]
         return torch.cat(placed, dim=1)
 
@@ -163,8 +168,10 @@ def grid_positions(
 ) -> Tensor:
     """Relative mRoPE positions [3, T*H*W] of a (time, height, width) grid, time slowest.
 
-    `per_step` = (a, b) spaces time by 1/a*b (steps a second, position units a second), computed in the order that the
-    published model was trained with, to the last bit; None means one unit a step. `first` is the number of the first step.
+    `per_step` = (a, b) spaces time by 1/a*b (steps a second, position units a second), computed in the
+    order that the
+    published model was trained with, to the last bit; None means one unit a step. `first` is the number of
+    the first step.
     """
     t, h, w = (torch.arange(n, dtype=torch.float32) for n in grid)
     t = t + first if per_step is None else (t + first) / per_step[0] * per_step[1]

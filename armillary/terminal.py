@@ -1,4 +1,4 @@
-"""What the command line shows and writes: progress on a terminal, results, files, one sentence for an error."""
+"""What commands share: options, progress, results, files, and one sentence for an error."""
 
 import functools
 import json
@@ -6,16 +6,46 @@ import secrets
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec
 
 import typer
 
 from armillary.errors import BadRequest, Cancelled, nearest
 
+if TYPE_CHECKING:
+    from armillary.answers import Answer
+    from armillary.robots import Actions
+
 P = ParamSpec("P")
 FAILED, BAD_REQUEST, INTERRUPTED = 1, 2, 130
 CLIPS = (".mp4", ".gif", ".png")
+
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="pocket, a folder, or a hub name such as nvidia/Cosmos3-Nano.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with the receipt.")]
+Seed = Annotated[int | None, typer.Option(help="The same seed gives the same result.  [default: 0]")]
+Steps = Annotated[int | None, typer.Option(help="Denoising steps.  [default: the model's]")]
+Guidance = Annotated[
+    float | None, typer.Option(help="How strongly the prompt is followed; 1 is none.  [default: the model's]")
+]
+Shift = Annotated[
+    float | None, typer.Option(help="Above 1, more steps where it is noisy.  [default: the model's]")
+]
+Negative = Annotated[str | None, typer.Option(help="What to stay away from; needs a guidance above 1.")]
+Doing = Annotated[str | None, typer.Option("--prompt", help="What is done, in words.")]
+Domain = Annotated[str, typer.Option(help="The robot, such as tabletop.")]
+Image = Annotated[Path | None, typer.Option(help="A picture file.")]
+NeededImage = Annotated[Path, typer.Option(help="A picture file.")]
+ClipOut = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write: .mp4, .gif or .png.")]
+JsonOut = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Where to write the actions.  [default: standard output]"),
+]
 
 
 def guarded(command: Callable[P, None]) -> Callable[P, None]:
@@ -58,7 +88,7 @@ def note(text: str) -> None:
 
 @contextmanager
 def progress(label: str) -> Generator[Callable[[int, int], None]]:
-    """`tell(step, of)` moves a bar with step, of and time on a terminal's standard error; a pipe gets none."""
+    """`tell(step, of)` moves a bar with step, of and time on a terminal; a pipe gets none."""
     if not sys.stderr.isatty():
         yield lambda step, of: None
         return
@@ -111,3 +141,48 @@ def write_whole(path: Path, text: str) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def tell_receipt(receipt: Mapping[str, Any], *, as_json: bool) -> None:
+    """What would be used, one option a line."""
+    if as_json:
+        say_json(receipt)
+        return
+    for name, value in receipt["used"].items():
+        asked = receipt["rounded"].get(name)
+        remark = "  (default)" if name in receipt["defaulted"] else ""
+        remark = f"  (asked {asked['asked']})" if asked else remark
+        say(f"{name}: {value}{remark}")
+
+
+def tell_written(path: Path, receipt: Mapping[str, Any], *, as_json: bool) -> None:
+    """The path of what was written, and for a person what was rounded."""
+    if as_json:
+        say_json({"path": str(path), "receipt": receipt})
+        return
+    for name, sizes in receipt["rounded"].items():
+        note(f"{name}: asked {sizes['asked']}, made {sizes['made']}")
+    say(str(path))
+
+
+def give_actions(actions: "Actions", output: Path | None, *, as_json: bool) -> None:
+    """Actions as JSON into a file, or on standard output where none is named."""
+    if output is None:
+        say(actions.to_json())
+        return
+    write_whole(output, actions.to_json())
+    tell_written(output, actions.receipt, as_json=as_json)
+
+
+def answer_fields(answer: "Answer") -> dict[str, Any]:
+    """An answer as plain JSON."""
+    return {
+        "text": answer.text,
+        "thinking": answer.thinking,
+        "finish_reason": answer.finish_reason,
+        "boxes": [asdict(box) for box in answer.boxes],
+        "points": [asdict(point) for point in answer.points],
+        "events": [asdict(event) for event in answer.events],
+        "usage": asdict(answer.usage),
+        "receipt": dict(answer.receipt),
+    }

@@ -1,11 +1,12 @@
 """Weights in and out: the published layout on disk, our names in memory, one table between.
 
-`Checkpoint` is what a folder says about itself, read from its json files alone. Loading builds modules on the meta device and
-assigns tensors shard by shard; every missing, unexpected or mis-shaped tensor is named, and nothing falls back.
+`Checkpoint` is what a folder says about itself, read from its json files alone. Loading builds modules on
+the meta device and
+assigns tensors shard by shard; every missing, unexpected or mis-shaped tensor is named, and nothing falls
+back.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -96,14 +97,17 @@ class Traits:
 
 
 def network_config(published: Mapping[str, Any]) -> Config:
-    """Our architecture numbers from the published `transformer/config.json`; absent keys mean Nano's values."""
+    """Our architecture numbers from the published `transformer/config.json`; absent keys mean Nano's
+    values."""
     get = published.get
     features: dict[Any, int] = {"vision": get("patch_latent_dim", 192)}
     if get("sound_gen", False):
         features["sound"] = int(published["sound_dim"])
     if get("action_gen", False):
         features["action"] = int(published["action_dim"])
-    axes = get("rope_axes_dim") or (get("rope_scaling") or {}).get("mrope_section") or (24, 20, 20)
+    time, height, width = (
+        get("rope_axes_dim") or (get("rope_scaling") or {}).get("mrope_section") or (24, 20, 20)
+    )
     act = get("hidden_act", "silu")
     if act not in ("silu", "relu2"):
         raise BadRequest("hidden_act", act, "this architecture knows silu and relu2")
@@ -123,7 +127,7 @@ def network_config(published: Mapping[str, Any]) -> Config:
         shown_norm=bool(get("use_und_k_norm_for_gen", False)) and not text_norm,
         eps=get("rms_norm_eps", 1e-6),
         rope_theta=get("rope_theta", 5e6),
-        rope_axes=tuple(axes),
+        rope_axes=(time, height, width),
         margin=get("unified_3d_mrope_temporal_modality_margin", 15000),
         time_scale=get("timestep_scale", 1e-3),
     )
@@ -139,7 +143,6 @@ def published_config(c: Config, traits: Traits) -> dict[str, Any]:
         "hidden_act": "silu" if c.gated else "relu2",
         "hidden_size": c.width,
         "intermediate_size": c.mlp,
-        "joint_attn_implementation": "two_way",
         "num_attention_heads": c.heads,
         "num_embodiment_domains": c.domains,
         "num_hidden_layers": c.layers,
@@ -299,7 +302,8 @@ def load_network(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.d
 def load_part(
     module: Module, folder: Path, stem: str, *, device: torch.device, dtype: torch.dtype, prefix: str = ""
 ) -> Module:
-    """A codec network built on the meta device, strictly from its own folder; `prefix` is cut off the names on disk."""
+    """A codec network built on the meta device, strictly from its own folder; `prefix` is cut off the names
+    on disk."""
     source = ((n.removeprefix(prefix), t) for n, t in tensors(weight_files(folder, stem)))
     assign(module, source, device=device, dtype=dtype, where=str(folder))
     return module.requires_grad_(False).eval()
@@ -317,11 +321,11 @@ def write_tensors(state: dict[str, Tensor], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     save_file(state, partial, metadata={"format": "pt"})
-    os.replace(partial, path)
+    partial.replace(path)
 
 
 def write_json(value: object, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(value, indent=2) + "\n")
-    os.replace(partial, path)
+    partial.replace(path)

@@ -202,8 +202,7 @@ class _LeRobot:
         if not self.count:
             raise BadRequest("episodes", "none", "a data set needs at least one")
         pq.write_table(pa.Table.from_pylist(self.episodes), _place(self.root, EPISODES_PATH, 0))
-        tasks = pa.table({"task_index": list(self.tasks.values()), "task": list(self.tasks)})
-        pq.write_table(tasks, self.root / "meta/tasks.parquet")
+        pq.write_table(_task_table(self.tasks), self.root / "meta/tasks.parquet")
         statistics = {name: s.to_dict(_shape(name)) for name, s in self.statistics.items()}
         _write_json(self.root / "meta/stats.json", statistics)
         _write_json(self.root / "meta/info.json", self._info())
@@ -227,6 +226,19 @@ class _LeRobot:
 
 
 _WIDTHS = {name: 3 if name == VIDEO_KEY else feature["shape"][0] for name, feature in _FEATURES.items()}
+
+
+def _task_table(tasks: dict[str, int]) -> Any:
+    """The tasks as LeRobot's loader wants them: a pandas frame whose index is the text."""
+    columns = [
+        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": dtype, "metadata": None}
+        for name, kind, dtype in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
+    ]
+    note = {"index_columns": ["task"], "column_indexes": [], "columns": columns, "pandas_version": "2.2.0"}
+    table = pa.table(
+        {"task_index": pa.array(tasks.values(), pa.int64()), "task": pa.array(tasks, pa.string())}
+    )
+    return table.replace_schema_metadata({"pandas": json.dumps(note)})
 
 
 def _shape(name: str) -> tuple[int, ...]:
@@ -271,7 +283,7 @@ def _line(made: Episode) -> dict[str, Any]:
         "seed": made.seed,
         "caption": made.caption,
         "structured": made.structured,
-        "questions": [{"kind": q.kind, "text": q.text, "answer": q.answer} for q in made.questions()],
+        "questions": [asdict(question) for question in made.questions()],
         "objects": [{"colour": o.colour, "shape": o.shape} for o in made.objects],
         "boxes": [made.boxes(i) for i in range(len(made.positions))],
     }

@@ -25,7 +25,10 @@ WALL_COLOUR: Final[Colour] = (140, 140, 150)
 PUSHER_COLOUR: Final[Colour] = (12, 12, 14)
 TRAIL_COLOUR: Final[Colour] = (70, 110, 150)
 
-_TRAIL_SECONDS = 0.3  # how far behind a sliding thing its trail reaches
+# A sliding thing's trail reaches this far behind its middle, so that one picture tells where it goes, and how
+# fast.
+TRAIL_LENGTH: Final = 10.5  # px, and besides
+TRAIL_SECONDS: Final = 0.2  # times its speed
 _TRAIL_HALF_WIDTH = 5.0
 _GRID = np.arange(SIZE, dtype=np.float32) + 0.5
 
@@ -57,7 +60,7 @@ def _trail(centre_T2: Floats, velocity_T2: Floats) -> Floats:
     ux_T11, uy_T11 = along_T2[:, 0, None, None], along_T2[:, 1, None, None]
     behind_THW = -(x_T1W * ux_T11 + y_TH1 * uy_T11)
     across_THW = np.abs(x_T1W * uy_T11 - y_TH1 * ux_T11)
-    reach_T11 = (np.float32(9.0) + speed_T * np.float32(_TRAIL_SECONDS))[:, None, None]
+    reach_T11 = (np.float32(TRAIL_LENGTH) + speed_T * np.float32(TRAIL_SECONDS))[:, None, None]
     inside_THW = np.clip(np.float32(_TRAIL_HALF_WIDTH + 0.5) - across_THW, 0, 1)
     inside_THW *= np.clip(reach_T11 + np.float32(0.5) - behind_THW, 0, 1) * (behind_THW > 0).astype(
         np.float32

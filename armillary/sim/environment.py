@@ -55,8 +55,8 @@ class TabletopEnv(gymnasium.Env[Observation, Floats]):
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(1 << 31))
         self._seed = int((options or {}).get("episode", drawn))
-        self._episode = episode("push", self._seed, frames=self._frames, split=self._split)
-        self._table = self._episode.start.table()
+        self.episode = episode("push", self._seed, frames=self._frames, split=self._split)
+        self._table = self.episode.start.table()
         self._first, self._gained = self._table.positions, 0.0
         return self._observe(), self._info()
 
@@ -74,13 +74,13 @@ class TabletopEnv(gymnasium.Env[Observation, Floats]):
 
     @property
     def _goal(self) -> Goal:
-        goal = self._episode.goal
+        goal = self.episode.goal
         assert goal is not None  # every push has one
         return goal
 
     def _picture(self) -> NDArray[np.uint8]:
         positions = np.asarray([self._table.positions], np.float32)
-        return draw(self._episode.objects, positions, pusher=np.asarray([self._table.pusher], np.float32))[0]
+        return draw(self.episode.objects, positions, pusher=np.asarray([self._table.pusher], np.float32))[0]
 
     def _observe(self) -> Observation:
         return {"image": self._picture()}
@@ -88,7 +88,7 @@ class TabletopEnv(gymnasium.Env[Observation, Floats]):
     def _info(self) -> dict[str, Any]:
         positions = self._table.positions
         return {
-            "instruction": instruction(self._episode.objects, self._goal),
+            "instruction": instruction(self.episode.objects, self._goal),
             "success": reached(self._goal, [self._first, positions]),
             "episode": self._seed,
             "positions": np.asarray(positions, np.float32),

@@ -29,6 +29,7 @@ DIRECTIONS: Final[dict[Direction, Point]] = {
     "up": (0.0, -1.0),
     "down": (0.0, 1.0),
 }
+OPPOSITE: Final[dict[Direction, Direction]] = {"left": "right", "right": "left", "up": "down", "down": "up"}
 SUCCESS_DISTANCE: Final = 5.0
 
 

@@ -13,9 +13,10 @@ from typing import Any, Final, Literal
 
 from armillary.errors import BadRequest, nearest
 from armillary.sim import language
-from armillary.sim.drawing import COLOURS
+from armillary.sim.drawing import COLOURS, TRAIL_LENGTH, TRAIL_SECONDS
 from armillary.sim.experts import (
     DIRECTIONS,
+    OPPOSITE,
     Direction,
     Goal,
     behind,
@@ -222,7 +223,7 @@ def _push(rng: random.Random, seed: int, frames: int, split: Split) -> Episode:
 
 
 def _within_reach(start: Start, goal: Goal, frames: int) -> bool:
-    """At a glance: is there room to push, and is the place to push from inside the walls and near the pusher?"""
+    """At a glance: is there room to push, and is the place to push from inside the walls and near enough?"""
     thing, (x, y) = start.objects[goal.index], start.positions[goal.index]
     step_x, step_y = DIRECTIONS[goal.direction]
     target = x + 9 * step_x, y + 9 * step_y
@@ -291,10 +292,19 @@ def _velocity(direction: Direction, speed: float) -> Point:
     return x * speed, y * speed
 
 
-def _speed(rng: random.Random, room: float, hit: bool, seconds: float) -> float | None:
-    """A speed that covers `room` px in time, or clearly does not; None if too slow or too fast."""
-    low, high = (room / (0.85 * seconds), room / (0.2 * seconds)) if hit else (0.0, (room - 2.0) / seconds)
-    low, high = max(low, 7.0 / seconds), min(high, 44.0)
+def _speed(
+    rng: random.Random,
+    mover: Object,
+    place: Point,
+    direction: Direction,
+    gap: float,
+    hit: bool,
+    seconds: float,
+) -> float | None:
+    """A speed that covers `gap` px in time, or clearly does not; None if too slow, or too fast to show."""
+    low, high = (gap / (0.85 * seconds), gap / (0.2 * seconds)) if hit else (0.0, (gap - 2.0) / seconds)
+    behind_it = _room(mover, place, OPPOSITE[direction]) + _half(mover, direction)
+    low, high = max(low, 7.0 / seconds), min(high, 44.0, (behind_it - TRAIL_LENGTH) / TRAIL_SECONDS)
     return rng.uniform(low, high) if low < high else None
 
 
@@ -302,8 +312,9 @@ def _slide_alone(
     rng: random.Random, objects: tuple[Object, ...], direction: Direction, hit: bool, seconds: float
 ) -> Start | None:
     # Near the middle every direction has room both to hit and to miss, so the place tells nothing of either.
-    place = 32 + rng.uniform(-11, 11), 32 + rng.uniform(-11, 11)
-    speed = _speed(rng, _room(objects[0], place, direction), hit, seconds)
+    place = 32 + rng.uniform(-10, 10), 32 + rng.uniform(-10, 10)
+    gap = _room(objects[0], place, direction)
+    speed = _speed(rng, objects[0], place, direction, gap, hit, seconds)
     if speed is None:
         return None
     return Start(objects, (place,), "ice", (_velocity(direction, speed),))
@@ -325,7 +336,7 @@ def _slide_at_other(
         direction = rng.choice([d for d in DIRECTIONS if d != direction])
         gap = _room(mover, place, direction)
         hit = rng.random() < 0.5
-    speed = _speed(rng, gap, hit, seconds)
+    speed = _speed(rng, mover, place, direction, gap, hit, seconds)
     if speed is None:
         return None
     return Start(objects, (place, target), "ice", (_velocity(direction, speed), (0.0, 0.0)))

@@ -1,4 +1,4 @@
-"""One run of the sampler for any task: contexts from prompts, the grid and start noise asked for, latents drawn."""
+"""One run of the sampler for any task: contexts of the prompts, grid, start noise, and the latents drawn."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,8 +32,8 @@ OnStep = Callable[[int, int], bool | None]  # (step, of), step = 1..of; False ca
 class SamplingOptions:
     """How to draw. Every field changes the result or is refused.
 
-    shift: None means that of the checkpoint's scheduler file. grid: None means the checkpoint's own few steps if it was
-    distilled, else "native". noise: "diffusers" starts where diffusers' pipeline starts for the same seed.
+    shift: None means that of the checkpoint's scheduler file. grid: None means the checkpoint's own few steps
+    if it was distilled, else "native". noise: "diffusers" starts where that library's pipeline starts.
     """
 
     steps: int
@@ -74,7 +74,9 @@ def choose_grid(checkpoint: Checkpoint, options: SamplingOptions) -> tuple[GridN
         if options.steps != len(sigmas):
             raise BadRequest("steps", options.steps, f"this checkpoint was distilled to {len(sigmas)} steps")
         if options.guidance != 1:
-            raise BadRequest("guidance", options.guidance, "a distilled checkpoint holds its guidance; only 1 is legal")
+            raise BadRequest(
+                "guidance", options.guidance, "a distilled checkpoint holds its guidance; only 1 is legal"
+            )
         return name, fixed_grid(sigmas)
     if name == "karras":
         low, high = scheduler.get("sigma_min") or 0.147, scheduler.get("sigma_max") or 200.0
@@ -100,7 +102,9 @@ def read_prompts(
 def require_use(negative: str, guidance: float) -> None:
     """Refuse a negative prompt that nothing would read."""
     if negative and guidance == 1:
-        raise BadRequest("negative", negative, "is read only where guidance is not 1; raise guidance or leave it out")
+        raise BadRequest(
+            "negative", negative, "is read only where guidance is not 1; raise guidance or leave it out"
+        )
 
 
 def _context(parts: Parts, text: str, system: str | None) -> Context:
@@ -113,13 +117,15 @@ def _context(parts: Parts, text: str, system: str | None) -> Context:
 def draw(parts: Parts, latents: Latents, contexts: Contexts, options: SamplingOptions) -> Latents:
     """Fill in everything of `latents` that is not clean, float32.
 
-    Raises BadRequest for illegal options, Cancelled when `on_step` returns False, FloatingPointError naming step and
-    modality for NaN.
+    Raises BadRequest for illegal options, Cancelled when `on_step` returns False, FloatingPointError naming
+    step and modality for NaN.
     """
     traits, on_step = parts.checkpoint.traits, options.on_step
     name, grid = choose_grid(parts.checkpoint, options)
     if name == "fixed" and options.noise == "diffusers":
-        raise BadRequest("noise", options.noise, "a distilled checkpoint draws noise at every step; only own is legal")
+        raise BadRequest(
+            "noise", options.noise, "a distilled checkpoint draws noise at every step; only own is legal"
+        )
     segments = latents.segments(traits)
     positive = Sample(contexts.positive, segments)
     state_X = sample(
@@ -143,7 +149,7 @@ def _diffusers_noise(latents: Latents, seed: int, parts: Parts) -> Noise:
     if latents.actions_KD is not None:
         shapes["action"] = (len(latents.actions_KD), traits.action_dim or latents.actions_KD.shape[1])
 
-    def draw_noise(of: Sample, step: int) -> Tensor:
+    def draw_noise(of: Sample, _step: int) -> Tensor:
         drawn = {kind: x.to(parts.device) for kind, x in noise_like_diffusers(seed, shapes).items()}
         sound_SL, actions_KD = drawn.get("sound"), drawn.get("action")
         if actions_KD is not None and latents.actions_KD is not None:

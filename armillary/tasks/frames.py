@@ -1,6 +1,7 @@
-"""Pixels to latents and back: conditioning pictures brought to size, canvases of robot clips, the video autoencoder.
+"""Pixels to latents and back: given pictures brought to size, canvases of robot clips, the video autoencoder.
 
-Shape letters: T frames, H W height and width in pixels, Z latent channels, t h w latent frames, height and width.
+Shape letters: T frames, H W height and width in pixels, Z latent channels, t h w latent frames, height and
+width.
 """
 
 import math
@@ -27,8 +28,8 @@ TIERS = {
 
 
 @dataclass(frozen=True)
-class Canvas:
-    """What is encoded of a robot's picture: a canvas of height x width with the picture in its top left corner."""
+class Placement:
+    """What is encoded of a robot's picture: a canvas with the picture in its top left corner."""
 
     height: int
     width: int
@@ -36,7 +37,7 @@ class Canvas:
     content_width: int
 
     @classmethod
-    def choose(cls, height: int, width: int, tier: int | None, factor: int) -> "Canvas":
+    def choose(cls, height: int, width: int, tier: int | None, factor: int) -> "Placement":
         """The tier's canvas of the nearest aspect; pictures are made smaller to fit, never larger.
 
         tier None: the picture is the canvas; then BadRequest if a side is no multiple of `factor`.
@@ -51,10 +52,10 @@ class Canvas:
         sides = (max(1, int(scale * side + 0.5)) for side in (height, width))
         return cls(high, wide, *sides)
 
-    def made(self, factor: int) -> "Canvas":
+    def made(self, factor: int) -> "Placement":
         """The same canvas for what was drawn on it: whole latents of the content."""
         sides = (max(side // factor, 1) * factor for side in (self.content_height, self.content_width))
-        return Canvas(self.height, self.width, *sides)
+        return Placement(self.height, self.width, *sides)
 
     def place(self, frames_THW3: Pixels, device: torch.device) -> Tensor:
         """Frames [T, 3, H, W] in [-1, 1] on this canvas, mirrored into the rest of it.
@@ -75,7 +76,9 @@ class Canvas:
 def require_video(parts: Parts) -> WanVAE:
     """The video autoencoder. Raises BadRequest if this checkpoint has none."""
     if parts.video is None:
-        raise BadRequest("model", str(parts.checkpoint.folder), "has no video autoencoder, so it draws nothing")
+        raise BadRequest(
+            "model", str(parts.checkpoint.folder), "has no video autoencoder, so it draws nothing"
+        )
     return parts.video
 
 
@@ -88,7 +91,7 @@ def check_size(height: int, width: int, factor: int) -> None:
 
 
 def check_frames(frames: Any, field: str, *, still: bool = False) -> Pixels:
-    """The pixels as uint8 [T, H, W, 3]; `still` takes one picture [H, W, 3]. Raises BadRequest for anything else."""
+    """The pixels as uint8 [T, H, W, 3]; `still` takes one picture [H, W, 3]. Raises BadRequest for others."""
     shape, wanted = np.shape(frames), "[H, W, 3]" if still else "[T, H, W, 3]"
     right = len(shape) == (3 if still else 4) and shape[-1] == 3 and 0 not in shape
     if not right or not isinstance(frames, np.ndarray) or frames.dtype != np.uint8:
@@ -98,8 +101,8 @@ def check_frames(frames: Any, field: str, *, still: bool = False) -> Pixels:
 
 
 def cover(frames_THW3: Pixels, height: int, width: int, device: torch.device) -> Tensor:
-    """Frames [T, 3, height, width] in [-1, 1]: aspect kept, centre cut out, rounded to whole colours again."""
-    x_T3HW = torch.from_numpy(frames_THW3).to(device).permute(0, 3, 1, 2).float()
+    """Frames [T, 3, height, width] in [-1, 1]: aspect kept, centre cut out, colours whole again."""
+    x_T3HW = torch.tensor(frames_THW3, device=device).permute(0, 3, 1, 2).float()
     had_height, had_width = x_T3HW.shape[2:]
     scale = max(width / had_width, height / had_height)
     size = (math.ceil(scale * had_height), math.ceil(scale * had_width))
@@ -129,4 +132,4 @@ def finite(values: Tensor, stage: str) -> Tensor:
 
 
 def _to_model(frames_THW3: Pixels, device: torch.device) -> Tensor:
-    return torch.from_numpy(frames_THW3).to(device).permute(0, 3, 1, 2).float() / 127.5 - 1
+    return torch.tensor(frames_THW3, device=device).permute(0, 3, 1, 2).float() / 127.5 - 1

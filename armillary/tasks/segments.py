@@ -1,7 +1,7 @@
-"""Latents and actions as DM segments, and back: the one place where modalities are cut into tokens and placed.
+"""Latents and actions as DM segments, and back: the one place where modalities are cut into tokens.
 
-Shape letters: Z latent channels, T latent frames, h w latent height and width, S sound channels, L sound latents, K actions,
-D numbers of a robot's action, N tokens, F numbers in a token.
+Shape letters: Z latent channels, T latent frames, h w latent height and width, S sound channels, L sound
+latents, K actions, D numbers of a robot's action, N tokens, F numbers in a token.
 """
 
 from collections.abc import Collection
@@ -62,7 +62,8 @@ class Latents:
 
 
 def patchify(latents_ZThw: Tensor, patch: int) -> Tensor:
-    """Tokens [T * ceil(h/p) * ceil(w/p), p*p*Z]: frame, row, column; inside a token row, column, channel (fastest).
+    """Tokens [T * ceil(h/p) * ceil(w/p), p*p*Z]: frame, row, column; inside a token row, column, channel
+    (fastest).
 
     Odd sizes are padded with zeros at the bottom and right.
     """
@@ -86,7 +87,9 @@ def vision_segment(latents_ZThw: Tensor, clean: Collection[int], fps: float, tra
     patch = traits.latent_patch_size
     rows, columns = -(-h // patch), -(-w // patch)
     noisy_T = torch.tensor([f not in clean for f in range(t)], device=latents_ZThw.device)
-    spacing = (fps / TIME_FACTOR, traits.base_fps / TIME_FACTOR) if traits.enable_fps_modulation and t > 1 else None
+    spacing = (
+        (fps / TIME_FACTOR, traits.base_fps / TIME_FACTOR) if traits.enable_fps_modulation and t > 1 else None
+    )
     padded = h % patch or w % patch
     return _segment(
         "vision",
@@ -102,7 +105,9 @@ def sound_segment(latents_SL: Tensor, *, clean: bool, traits: Traits) -> Segment
     count = latents_SL.shape[1]
     spacing = (traits.sound_latent_fps, traits.base_fps) if traits.enable_fps_modulation else None
     noisy_N = torch.full((count,), not clean, device=latents_SL.device)
-    return _segment("sound", latents_SL.T.contiguous(), noisy_N, grid_positions((count, 1, 1), per_step=spacing))
+    return _segment(
+        "sound", latents_SL.T.contiguous(), noisy_N, grid_positions((count, 1, 1), per_step=spacing)
+    )
 
 
 def action_segment(

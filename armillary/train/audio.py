@@ -14,11 +14,11 @@ import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from armillary.codecs.audio_vae import AudioVAE, AudioVAEConfig
@@ -28,19 +28,20 @@ from armillary.train.loop import Draw, Metrics, Schedule, train
 from armillary.weights import TRANSFORMER, write_json, write_tensors
 
 FRAMES = 9
-RATE = 3e-3
+RATE = 4e-3
+NOISE = 0.1  # standard deviation added to latents of spread 1
 OBJECTS = tuple(Object("red", shape) for shape in PITCHES)
 EVENT_ODDS = {0: 0.3, 1: 0.35, 2: 0.2, 3: 0.1, 4: 0.05}  # events a clip, about as the world has them
 WINDOWS = (128, 512, 2048)  # of the spectral loss, in samples
 QUIET = 0.05  # magnitudes below this are as good as silent
 
 
-def pocket_audio_config() -> AudioVAEConfig:
-    """16 kHz stereo, 1000 samples and 16 numbers a latent, 0.44 M parameters.
+def pocket_audio_config() -> dict[str, Any]:
+    """`sound_tokenizer/config.json`: 16 kHz stereo, 1000 samples and 16 numbers a latent, 0.44 M parameters.
 
     Loudness is kept (`normalize_volume` false), since it tells the speed of a collision.
     """
-    return AudioVAEConfig(
+    config = AudioVAEConfig(
         sampling_rate=SAMPLE_RATE,
         normalize_volume=False,
         vocoder_input_dim=16,
@@ -57,10 +58,11 @@ def pocket_audio_config() -> AudioVAEConfig:
         enc_intermediate_dim=128,
         enc_num_layers=3,
     )
+    return config.to_dict()
 
 
 def random_event(rng: random.Random) -> Event:
-    """A collision as the world makes them: at the end of a substep, of one thing or two, anywhere, at any speed."""
+    """A collision as the world makes them: at the end of a substep, of one thing or two, anywhere."""
     things = tuple(rng.choices(range(len(OBJECTS)), k=rng.choice((1, 1, 1, 2))))
     time = rng.randint(1, (FRAMES - 1) * SUBSTEPS) / (FPS * SUBSTEPS)
     kind = "object-wall" if len(things) == 1 else "object-object"
@@ -76,42 +78,48 @@ def random_clips(rng: random.Random, count: int) -> tuple[Tensor, list[list[Even
 
 
 class AudioJob:
-    """Reconstruction of random collisions through sampled latents, which are held near mean 0 and spread 1."""
+    """Reconstruction of random collisions through latents with a little noise, as a sampler leaves behind."""
 
     def __init__(self, *, clips: int = 8, seed: int = 0) -> None:
         torch.manual_seed(seed)
-        self.model = AudioVAE(pocket_audio_config())
+        self.network = AudioVAE(AudioVAEConfig.from_dict(pocket_audio_config()))
+        self.model: nn.Module = self.network
         self.clips = clips
         with torch.no_grad():
-            self.model.decoder.conv2.weight_g.mul_(0.1)  # start almost silent, as the world is
+            self.network.decoder.conv2.weight_g.mul_(0.1)  # start almost silent, as the world is
 
     def optimizers(self, rate: float) -> list[Optimizer]:
         return [AdamW(self.model.parameters(), lr=rate, betas=(0.8, 0.98), weight_decay=0.0)]
 
-    def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:  # noqa: ARG002 - the same loss throughout
+    def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:
         waveform_BCN, _ = random_clips(draw.python, self.clips)
-        mean_BST, deviation_BST = self.model.encode_moments(waveform_BCN)
+        mean_BST, deviation_BST = self.network.encode_moments(waveform_BCN)
         noise_BST = torch.randn(mean_BST.shape, generator=draw.torch)
-        decoded_BCN = self.model.decoder(mean_BST + deviation_BST * noise_BST)
-        target_BCN = self.model.prepare(waveform_BCN)
+        decoded_BCN = self.network.decoder(mean_BST + NOISE * noise_BST)
+        target_BCN = self.network.prepare(waveform_BCN)
         wave, spectrum = wave_error(decoded_BCN, target_BCN), spectrum_error(decoded_BCN, target_BCN)
-        divergence, scale = divergence_from_normal(mean_BST, deviation_BST), distance_from_unit(mean_BST)
-        total = wave + spectrum + 1e-3 * divergence + 0.05 * scale
-        parts = {"loss": total, "wave": wave, "spectrum": spectrum, "kl": divergence, "scale": scale}
+        scale = distance_from_unit(mean_BST)
+        posterior = (
+            (deviation_BST / NOISE).log().square().mean()
+        )  # ends as wide as the noise that decoding bears
+        total = wave + 0.1 * spectrum + 0.05 * scale + 1e-3 * posterior
+        parts = {"loss": total, "wave": wave, "spectrum": spectrum, "scale": scale, "posterior": posterior}
         return total, {name: part.item() for name, part in parts.items()}
 
 
 def wave_error(decoded_BCN: Tensor, target_BCN: Tensor) -> Tensor:
-    """Absolute error over the target's own size, up to six times as heavy where the target is loud."""
-    reach = SAMPLE_RATE // 100
-    envelope_BCN = F.max_pool1d(target_BCN.abs(), 2 * reach + 1, stride=1, padding=reach)
-    weight_BCN = 1 + 10 * envelope_BCN
-    error = (weight_BCN * (decoded_BCN - target_BCN).abs()).sum()
-    return error / ((weight_BCN * target_BCN.abs()).sum() + 1)
+    """Squared error over the target's own power, so that loud moments count most.
+
+    An absolute error would do harm here: sound is rare, and silence everywhere is its first local minimum.
+    """
+    return (decoded_BCN - target_BCN).square().sum() / (target_BCN.square().sum() + 1)
 
 
 def spectrum_error(decoded_BCN: Tensor, target_BCN: Tensor) -> Tensor:
-    """Error of short-time magnitudes over their own size, and of their logarithms, mean over three windows."""
+    """Error of short-time magnitudes over their own size, and of their logarithms, mean over the windows.
+
+    It keeps quiet sounds audible and silence silent, which the squared error hardly sees.
+    """
     errors: list[Tensor] = []
     for window in WINDOWS:
         got, wanted = magnitudes(decoded_BCN, window), magnitudes(target_BCN, window)
@@ -127,14 +135,11 @@ def magnitudes(waveform_BCN: Tensor, window: int) -> Tensor:
     return (torch.view_as_real(spectrum).square().sum(-1) + 1e-8).sqrt() / math.sqrt(window)
 
 
-def divergence_from_normal(mean_BST: Tensor, deviation_BST: Tensor) -> Tensor:
-    """Kullback-Leibler divergence of the posterior from a standard normal, nats a number."""
-    return 0.5 * (mean_BST.square() + deviation_BST.square() - 2 * deviation_BST.log() - 1).mean()
-
-
 def distance_from_unit(mean_BST: Tensor) -> Tensor:
-    """How far the channels are from mean 0 and spread 1, which the sampler expects: the layout has no other place
-    for a scale."""
+    """How far the channels are from mean 0 and spread 1, which the sampler expects.
+
+    The published layout has no normalisation of sound latents, so the network itself must end at this scale.
+    """
     spread_S, centre_S = torch.std_mean(mean_BST, dim=(0, 2))
     return (centre_S.square() + (spread_S + 1e-4).log().square()).mean()
 
@@ -152,7 +157,7 @@ class Judgement:
 
 
 @torch.no_grad()
-def judge(network: AudioVAE, clips: int = 64) -> Judgement:
+def judge(network: AudioVAE, clips: int = 32) -> Judgement:
     """Encode and decode clips that no training has seen."""
     waveform_BCN, events = random_clips(random.Random("judge"), clips)
     latents_BST = network.encode(waveform_BCN)
@@ -183,22 +188,22 @@ def train_audio(
 ) -> Judgement:
     """Train for `minutes` of computing in all, those of earlier calls on the same folder included.
 
-    The run is cut into pieces of about a minute. After each the averaged network is written, and the number of
-    steps that still fit is estimated anew, so that the learning rate reaches zero as the time ends.
+    The run is cut into pieces of about a minute. After each the averaged network is written, and the number
+    of steps that still fit is estimated anew, so that the learning rate reaches zero as the time ends.
     """
     job, state = AudioJob(seed=seed), out / "state.pt"
     if not resume:
         state.unlink(missing_ok=True)
-    step, seconds = progress(job.model, state)
+    step, seconds = progress(job.network, state)
     while seconds < 60 * minutes:
         pace = seconds / step if step else 1.0
         fitting = math.ceil((60 * minutes - seconds) / pace)
         piece = math.ceil(60 / pace) if step else 5  # the first few steps only tell the pace
         train(job, Schedule(step + fitting, RATE), out, seed=seed, tell=on_log, stop_after=piece)
-        step, seconds = progress(job.model, state)
-        write_network(job.model, out / "sound_tokenizer")
-        on_log(f"step {step}: {asdict(judge(job.model))}")
-    return judge(job.model)
+        step, seconds = progress(job.network, state)
+        write_network(job.network, out / "sound_tokenizer")
+        on_log(f"step {step}: {asdict(judge(job.network))}")
+    return judge(job.network)
 
 
 def progress(network: AudioVAE, path: Path) -> tuple[int, float]:

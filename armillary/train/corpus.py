@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from armillary.prompts import action_caption, with_metadata
 from armillary.sim.scenes import Kind, episode
 
-KINDS: tuple[Kind, ...] = ("still", "slide", "still", "slide", "wander", "slide", "wander", "push")
+KINDS: tuple[Kind, ...] = ("still", "slide", "wander", "still", "slide", "wander", "slide", "push")
 SIZE, FPS = 64, 8.0
 
 

@@ -1,6 +1,7 @@
 """What pocket is made of: its numbers, its tokenizer, and the published folder they are written to.
 
-Everything is the published classes with small numbers. Where a number is free it is chosen for a table-top of 64 x 64 pixels at
+Everything is the published classes with small numbers. Where a number is free it is chosen for a table-top
+of 64 x 64 pixels at
 8 frames a second: one position unit a latent frame, half a unit a sound token, a quarter of one an action.
 """
 
@@ -8,7 +9,7 @@ import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -16,8 +17,16 @@ from torch import Tensor, nn
 
 from armillary.codecs.qwen_vit import QwenViT, QwenViTConfig
 from armillary.codecs.sight import POCKET_CLIPS, POCKET_PICTURES
-from armillary.model import Config, Network
-from armillary.weights import TRANSFORMER, Traits, published_config, published_state, write_json, write_tensors
+from armillary.model import Block, Config, DomainLinear, Network, Port
+from armillary.sequence import Kind
+from armillary.weights import (
+    TRANSFORMER,
+    Traits,
+    published_config,
+    published_state,
+    write_json,
+    write_tensors,
+)
 
 SPECIAL = (
     "<|endoftext|>",
@@ -41,12 +50,18 @@ _SENTENCES = (
     r"\. This (?:video|image) is(?: not)? of \d+x\d+ resolution\.",
     r"This (?:video|image) is(?: not)? of \d+x\d+ resolution\.",
     r'\{"cinematography": \{"framing": "[^"]*"\}, "actions": \[\{"time": "[\d:-]+", "description": "',
-    r'\.?"\}\], "duration": "\d+s", "fps": [\d.]+, "resolution": \{"H": \d+, "W": \d+\}, "aspect_ratio": "[\d,]+"\}',
+    (
+        r'\.?"\}\], "duration": "\d+s", "fps": [\d.]+, '
+        r'"resolution": \{"H": \d+, "W": \d+\}, "aspect_ratio": "[\d,]+"\}'
+    ),
     r'[\]}",. ]*[\[{ ]*"[a-z_0-9]+": [\[{"]*',  # a key of JSON with the punctuation on both its sides
     r"<[\d.]+ seconds>",
     r", (?=\p{N})",
 )
-_WORDS = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+_WORDS = (  # Qwen's own rule
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 CHAT_TEMPLATE = """\
 {%- for message in messages %}
@@ -128,9 +143,11 @@ class Pocket(nn.Module):
         nn.init.normal_(self.sight.pos_embed.weight, std=0.3)
 
     def copy_tower(self) -> None:
-        """Start the DM tower as a copy of the AR tower (spec/training 1.3): the shapes are the same, the roles differ."""
+        """Start the DM tower as a copy of the AR tower (spec/training 1.3): the shapes are the same, the
+        roles differ."""
         for block in self.network.blocks:
-            block.dm.load_state_dict(block.ar.state_dict())  # pyright: ignore
+            assert isinstance(block, Block)
+            block.dm.load_state_dict(block.ar.state_dict())
         self.network.norm_dm.load_state_dict(self.network.norm_ar.state_dict())
 
 
@@ -150,21 +167,24 @@ def _tie_ports(network: Network) -> None:
     """In and out projections start tied, so that the first velocity is a multiple of the noisy input."""
     width = network.config.width
     for kind, port in network.ports.items():
-        count = network.config.features[kind]  # pyright: ignore[reportArgumentType]
+        assert isinstance(port, Port)
+        enter, leave = port.enter, port.leave
+        count = network.config.features[cast(Kind, kind)]
         basis_EF = torch.linalg.qr(torch.randn(width, count))[0]
-        enter, leave = port.enter, port.leave  # pyright: ignore[reportAttributeAccessIssue]
-        if kind == "action":
+        if isinstance(enter, DomainLinear) and isinstance(leave, DomainLinear):
             enter.weight.weight.copy_((1.5 * basis_EF.T).reshape(1, -1).expand_as(enter.weight.weight))
             leave.weight.weight.copy_((0.35 * basis_EF).reshape(1, -1).expand_as(leave.weight.weight))
-            enter.bias.weight.zero_()
-            leave.bias.weight.zero_()
+            biases = (enter.bias.weight, leave.bias.weight)
         else:
+            assert isinstance(enter, nn.Linear)
+            assert isinstance(leave, nn.Linear)
             enter.weight.copy_(1.5 * basis_EF)
             leave.weight.copy_(0.35 * basis_EF.T)
-            enter.bias.zero_()
-            leave.bias.zero_()
+            biases = (enter.bias, leave.bias)
+        for bias in biases:
+            bias.zero_()
         if port.mark is not None:
-            nn.init.normal_(port.mark, std=0.3)  # pyright: ignore[reportArgumentType]
+            nn.init.normal_(port.mark, std=0.3)
 
 
 def build_tokenizer(corpus: Iterable[str]) -> Tokenizer:
@@ -204,7 +224,9 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     write_json(config, folder / "tokenizer_config.json")
 
 
-def write_checkpoint(pocket: Pocket, tokenizer: Tokenizer, folder: Path, dtype: torch.dtype = torch.float16) -> None:
+def write_checkpoint(
+    pocket: Pocket, tokenizer: Tokenizer, folder: Path, dtype: torch.dtype = torch.float16
+) -> None:
     """Everything of pocket but its codecs (`vae/`, `sound_tokenizer/`), in the published layout."""
     network = pocket.network
     write_tokenizer(tokenizer, folder / "text_tokenizer")
@@ -220,13 +242,17 @@ def write_checkpoint(pocket: Pocket, tokenizer: Tokenizer, folder: Path, dtype: 
     write_json(POCKET_PICTURES.to_dict(), folder / "preprocessor_config.json")
     write_json(POCKET_CLIPS.to_dict(), folder / "video_preprocessor_config.json")
     end = tokenizer.token_to_id("<|im_end|>")
-    generation = {"eos_token_id": end, "pad_token_id": tokenizer.token_to_id("<|endoftext|>"), "do_sample": False}
+    generation = {
+        "eos_token_id": end,
+        "pad_token_id": tokenizer.token_to_id("<|endoftext|>"),
+        "do_sample": False,
+    }
     write_json(generation, folder / "generation_config.json")
 
 
 def _root_index(transformer: dict[str, Tensor], sight: dict[str, Tensor]) -> dict[str, Any]:
-    weights = {n: f"transformer/{TRANSFORMER}.safetensors" for n in transformer}
-    weights |= {n: "vision_encoder/model.safetensors" for n in sight}
+    weights = dict.fromkeys(transformer, f"transformer/{TRANSFORMER}.safetensors")
+    weights |= dict.fromkeys(sight, "vision_encoder/model.safetensors")
     size = sum(t.numel() * t.element_size() for t in (*transformer.values(), *sight.values()))
     return {"metadata": {"total_size": size}, "weight_map": dict(sorted(weights.items()))}
 
@@ -246,7 +272,11 @@ def _root_config(c: Config, tokenizer: Tokenizer) -> dict[str, Any]:
         "rms_norm_eps": c.eps,
         "max_position_embeddings": 4096,
         "rope_theta": c.rope_theta,
-        "rope_scaling": {"rope_type": "default", "mrope_section": list(c.rope_axes), "mrope_interleaved": True},
+        "rope_scaling": {
+            "rope_type": "default",
+            "mrope_section": list(c.rope_axes),
+            "mrope_interleaved": True,
+        },
         "attention_bias": False,
         "tie_word_embeddings": False,
     }

@@ -1,12 +1,12 @@
 """The training loop: every line visible, resumable at any moment.
 
-A *job* knows its model, how its parameters are optimised and what the loss of a step is. All randomness of a step comes from
+A *job* knows its model, how its parameters are optimised and what the loss of a step is. All randomness of
+a step comes from
 (seed, step), so a resumed run equals an unbroken one bit for bit.
 """
 
 import copy
 import hashlib
-import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -39,18 +39,21 @@ class Draw:
 class Job(Protocol):
     """What the loop asks of a training."""
 
-    model: nn.Module
+    @property
+    def model(self) -> nn.Module: ...
 
     def optimizers(self, rate: float) -> list[Optimizer]: ...
 
     def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:
-        """The loss of one step and numbers worth printing; `done` is the share of the run that lies behind, 0..1."""
+        """The loss of one step and numbers worth printing; `done` is the share of the run that lies behind,
+        0..1."""
         ...
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Warm up over `warmup` steps, stay at `rate`, fall linearly to zero over the last `decay` share of `steps`."""
+    """Warm up over `warmup` steps, stay at `rate`, fall linearly to zero over the last `decay` share of
+    `steps`."""
 
     steps: int
     rate: float
@@ -84,7 +87,7 @@ class State:
             "seconds": self.seconds,
         }
         torch.save(content, partial)
-        os.replace(partial, path)
+        partial.replace(path)
 
     def load(self, path: Path) -> None:
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -97,7 +100,8 @@ class State:
 
 @dataclass
 class Log:
-    """Running means of what the steps report, printed about every `every` seconds with the time that is left."""
+    """Running means of what the steps report, printed about every `every` seconds with the time that is
+    left."""
 
     steps: int
     tell: Callable[[str], None]
@@ -115,7 +119,10 @@ class Log:
     def say(self, step: int, rate: float, pace: float) -> None:
         means = "  ".join(f"{k} {sum(v) / len(v):.4g}" for k, v in sorted(self.sums.items()))
         left = (self.steps - step) * pace / 60
-        self.tell(f"step {step}/{self.steps}  {pace * 1e3:.0f} ms a step  {left:.0f} min left  rate {rate:.1e}  {means}")
+        self.tell(
+            f"step {step}/{self.steps}  {pace * 1e3:.0f} ms a step  {left:.0f} min left  "
+            f"rate {rate:.1e}  {means}"
+        )
         self.sums, self.told = {}, time.monotonic()
 
 
@@ -129,9 +136,11 @@ def train(
     save_every: float = 120.0,
     stop_after: int | None = None,
 ) -> nn.Module:
-    """Run `job` to the end of its schedule, going on from `folder` if it was begun there; returns the averaged model.
+    """Run `job` to the end of its schedule, going on from `folder` if it was begun there; returns the
+    averaged model.
 
-    The state is written to `folder`/state.pt about every `save_every` seconds and at the end, whole or not at all.
+    The state is written to `folder`/state.pt about every `save_every` seconds and at the end, whole or not
+    at all.
     `stop_after` ends the call early after that many steps, as a kill would but tidily.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -175,8 +184,8 @@ def take_step(job: Job, state: State, schedule: Schedule, draw: Draw, rate: floa
     state.step += 1
     keep = min(schedule.average, (state.step + 1) / (state.step + 15))
     with torch.no_grad():
-        pairs = [(a, b) for a, b in zip(state.average.parameters(), job.model.parameters(), strict=True)]
-        torch._foreach_lerp_([a for a, _ in pairs], [b.detach() for _, b in pairs], 1 - keep)
+        for average, now in zip(state.average.parameters(), job.model.parameters(), strict=True):
+            average.lerp_(now, 1 - keep)
     return metrics
 
 

@@ -1,7 +1,8 @@
 """The reasoner's training: questions about pictures and clips, next-token loss on the answers alone.
 
-A picture is looked at and read once; each of its questions then goes on from that memory, so that no question sees another's
-answer. Answers weigh by the square root of their length (spec/training 1.7), shapes are asked more often: they are learnt last.
+A picture is looked at and read once; each of its questions then goes on from that memory, so that no
+question sees another's answer. Long answers weigh little more than short ones, and shapes are asked more
+often: they are learnt last.
 
 Shape letters: A tokens of a context, V visual tokens, E width.
 """
@@ -29,15 +30,22 @@ from armillary.codecs.sight import (
     tokens,
 )
 from armillary.codecs.text import TextCodec
-from armillary.model import Past
+from armillary.model import Block, Past
 from armillary.sequence import Context, Sample, Visual, pack
 from armillary.sim.language import Question
 from armillary.sim.scenes import Episode, Kind, Split, episode
 from armillary.train.layout import Pocket
 from armillary.train.loop import Draw, Metrics, matrices_and_rest
 
-ASKED = {"shape": 3.0, "colour": 1.5, "caption": 1.0, "structured caption": 0.25, "events": 0.5, "box": 1.5}
-ASKED_OF_CLIPS = {"which way": 2.0, "did it hit": 2.0, "will it hit": 2.0, "when": 2.0, "what does it hit": 1.0}
+LENGTH = 0.8  # an answer of n tokens weighs n^(1 - LENGTH); spec/training 1.7 calls it e
+ASKED = {"shape": 3.0, "colour": 1.5, "caption": 1.0, "structured caption": 0.15, "events": 0.3, "box": 1.2}
+ASKED_OF_CLIPS = {
+    "which way": 2.0,
+    "did it hit": 2.0,
+    "will it hit": 2.0,
+    "when": 2.0,
+    "what does it hit": 1.0,
+}
 
 
 @dataclass
@@ -89,17 +97,23 @@ def opening(shown: Shown, spell: Speller) -> tuple[list[int], list[int | Grid], 
 
 
 def closing(question: Question, spell: Speller) -> tuple[list[int], int]:
-    """Ids from the question to the end of the answer, and how many of them are the answer (with its end of turn)."""
+    """Ids from the question to the end of the answer, and how many of them are the answer (with its end of
+    turn)."""
     end = spell.control("<|im_end|>")
     asked = [*spell(question.text), end, *spell("\n"), spell.control("<|im_start|>"), *spell("assistant\n")]
     answer = [*spell(question.answer), end]
     return asked + answer, len(answer)
 
 
-def choose(e: Episode, clip: bool, count: int, rng: Random, only: Sequence[str] | None = None) -> list[Question]:
+def choose(
+    e: Episode, clip: bool, count: int, rng: Random, only: Sequence[str] | None = None
+) -> list[Question]:
     """`count` questions that what is shown can answer."""
     usable = [q for q in e.questions() if (clip or not q.needs_clip) and (only is None or q.kind in only)]
-    weights = [(ASKED | ASKED_OF_CLIPS).get(q.kind, 1.0) if clip or e.kind == "slide" else ASKED.get(q.kind, 1.0) for q in usable]
+    weights = [
+        (ASKED | ASKED_OF_CLIPS).get(q.kind, 1.0) if clip or e.kind == "slide" else ASKED.get(q.kind, 1.0)
+        for q in usable
+    ]
     return rng.choices(usable, weights, k=count)
 
 
@@ -128,7 +142,8 @@ def read_shown(model: Pocket, shown: Sequence[Shown], spell: Speller) -> tuple[l
 
 
 def answer_loss(model: Pocket, lesson: Lesson, spell: Speller) -> tuple[Tensor, list[tuple[Question, bool]]]:
-    """The weighted loss of every answer, and whether each would be given right (greedily, its own past being right)."""
+    """The weighted loss of every answer, and whether each would be given right (greedily, its own past
+    being right)."""
     memory, ends = read_shown(model, lesson.shown, spell)
     asked = [(i, q, *closing(q, spell)) for i, qs in enumerate(lesson.questions) for q in qs]
     # equal lengths side by side share one attention call
@@ -145,8 +160,10 @@ def answer_loss(model: Pocket, lesson: Lesson, spell: Speller) -> tuple[Tensor, 
         start += len(ids) - 1
     logits = model.network.logits(hidden_AE[torch.tensor(rows)])
     target = torch.tensor(targets)
-    weight = torch.cat([torch.full((n,), n**-0.5) for n in counts])
-    loss = (F.cross_entropy(logits.float(), target, reduction="none") * weight).sum() / sum(n**0.5 for n in counts)
+    weight = torch.cat([torch.full((n,), n**-LENGTH) for n in counts])
+    loss = (F.cross_entropy(logits.float(), target, reduction="none") * weight).sum() / sum(
+        n ** (1 - LENGTH) for n in counts
+    )
     right = (logits.argmax(-1) == target).split(counts)
     return loss, [(q, bool(r.all())) for (_, q, *_), r in zip(asked, right, strict=True)]
 
@@ -160,11 +177,14 @@ def follow(ids_A: Tensor, start: int) -> Context:
 class ReasonerJob:
     """Stills mostly; first frames and clips of moving episodes for the rest."""
 
-    def __init__(self, model: Pocket, codec: TextCodec, *, pictures: int = 16, clips: int = 6, asked: int = 4) -> None:
+    def __init__(
+        self, model: Pocket, codec: TextCodec, *, pictures: int = 16, clips: int = 6, asked: int = 4
+    ) -> None:
         self.model, self.spell = model, Speller(codec)
         self.pictures, self.clips, self.asked = pictures, clips, asked
         for block in model.network.blocks:
-            block.dm.requires_grad_(False)  # pyright: ignore
+            assert isinstance(block, Block)
+            block.dm.requires_grad_(False)
         for part in (model.network.norm_dm, model.network.ports, model.network.time):
             part.requires_grad_(False)
 
@@ -173,7 +193,9 @@ class ReasonerJob:
 
     def lesson(self, rng: Random, *, split: Split = "train") -> Lesson:
         draw = rng.random()
-        kinds: tuple[Kind, ...] = ("still",) if draw < 0.5 else ("slide",) if draw < 0.7 else ("slide", "slide", "wander")
+        kinds: tuple[Kind, ...] = (
+            ("still",) if draw < 0.5 else ("slide",) if draw < 0.7 else ("slide", "slide", "wander")
+        )
         clip = draw >= 0.7
         shown, questions = [], []
         for _ in range(self.clips if clip else self.pictures):
@@ -195,14 +217,17 @@ def scores(marks: Sequence[tuple[Question, bool]]) -> dict[str, float]:
 
 
 def optimizers(model: Pocket, rate: float, scales: dict[str, float] | None = None) -> list[Optimizer]:
-    """Muon (Jordan 2024) for the matrices of blocks, AdamW for the rest; `scales` slow parts down by prefix."""
+    """Muon (Jordan 2024) for the matrices of blocks, AdamW for the rest; `scales` slow parts down by
+    prefix."""
     scales = scales or {}
     result: list[Optimizer] = []
     groups: dict[float, tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]] = {}
     for name, p in model.named_parameters():
         scale = next((s for prefix, s in scales.items() if name.startswith(prefix)), 1.0)
         hidden, rest = groups.setdefault(scale, ([], []))
-        more_hidden, more_rest = matrices_and_rest(iter([(name, p)]), lambda n: ".blocks." in n or n.startswith("blocks."))
+        more_hidden, more_rest = matrices_and_rest(
+            iter([(name, p)]), lambda n: ".blocks." in n or n.startswith("blocks.")
+        )
         hidden += more_hidden
         rest += more_rest
     muon = [{"params": h, "scale": s} for s, (h, _) in groups.items() if h]

@@ -1,6 +1,7 @@
 """Pocket's video autoencoder: the Wan VAE class with small numbers, trained on the table-top world.
 
-Stills first (they are cheap and hold all the shapes), clips later. Pixels that differ from the empty table weigh more, pixels
+Stills first (they are cheap and hold all the shapes), clips later. Pixels that differ from the empty table
+weigh more, pixels
 that move weigh more again: the background is easy and would drown them.
 
 Shape letters: B clips, T frames, H height, W width.
@@ -55,7 +56,11 @@ class VideoJob:
         for _ in range(self.stills if still else self.clips):
             kind = draw.python.choice(("still", *MOVING) if still else MOVING)
             e = episode(kind, draw.python.randrange(1 << 40))
-            frames.append(torch.from_numpy(e.picture(draw.python.randrange(len(e.positions)))[None] if still else e.frames))
+            frames.append(
+                torch.from_numpy(
+                    e.picture(draw.python.randrange(len(e.positions)))[None] if still else e.frames
+                )
+            )
         x_B3THW = to_model(frames)
         return x_B3THW, pixel_weight(x_B3THW)
 
@@ -74,7 +79,8 @@ class VideoJob:
 
 
 def pixel_weight(x_B3THW: Tensor) -> Tensor:
-    """1 on the empty table, more on objects (unlike the clip's commonest colour), more again where something moves."""
+    """1 on the empty table, more on objects (unlike the clip's commonest colour), more again where
+    something moves."""
     common = x_B3THW.flatten(2).median(dim=2).values[:, :, None, None, None]
     weight = 1 + 4 * ((x_B3THW - common).abs().amax(1, keepdim=True) > 0.15).float()
     return weight + 4 * ((x_B3THW - x_B3THW[:, :, :1]).abs().amax(1, keepdim=True) > 0.1).float()

@@ -177,3 +177,15 @@ def test_bfloat16_stays_near_float32() -> None:
     assert latents_half_BST.dtype == torch.bfloat16
     assert relative(latents_half_BST.float(), latents_BST) < 0.05
     assert relative(half.decode(latents_BST).float(), ours.decode(latents_BST)) < 0.05
+
+
+@torch.no_grad()
+def test_pocket_is_a_legal_published_config() -> None:
+    from armillary.train.audio import pocket_audio_config
+
+    oracle, ours = pair({k: v for k, v in pocket_audio_config().items() if k[0] != "_"}, 5)
+    waveform_BCN = 0.3 * torch.randn(1, 2, 18_000)
+    latents_BST = ours.encode(waveform_BCN)
+    assert latents_BST.shape == (1, 16, 18)
+    assert relative(latents_BST, oracle.encode(waveform_BCN).latent_dist.mode()) <= 1e-5
+    assert relative(ours.decode(latents_BST), oracle.decode(latents_BST)) <= 1e-5

@@ -1,0 +1,252 @@
+"""Forward dynamics, inverse dynamics, policy: what actions do, which were done, which to do.
+
+Clips and actions go through the model in chunks of the robot's length: `chunk` actions, each from one frame
+to the next, and `chunk` + 1 frames. Longer ones are chained, each chunk from the last frame before it.
+
+Shape letters: T frames, H W height and width in pixels, Z latent channels, t h w latent frames, height and
+width, K actions, D numbers of one action.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from armillary.errors import BadRequest
+from armillary.media import Clip
+from armillary.media.source import Pixels
+from armillary.prompts import VIEWPOINTS, action_caption
+from armillary.robots import Actions, Floats, Robot
+from armillary.tasks.denoise import Contexts, SamplingOptions, count_tokens, draw, read_prompts, require_use
+from armillary.tasks.frames import Placement, check_frames, decode, encode, finite, require_video
+from armillary.tasks.generate import Made
+from armillary.tasks.parts import Parts
+from armillary.tasks.segments import TIME_FACTOR, Latents
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A request about a robot: everything that its chunks share."""
+
+    parts: Parts
+    robot: Robot
+    prompt: str
+    negative: str
+    options: SamplingOptions
+
+    @property
+    def factor(self) -> int:
+        """Pixels a latent, on a side."""
+        return require_video(self.parts).config.scale_factor_spatial
+
+    def placement(self, frames_THW3: Pixels) -> Placement:
+        """Where on which canvas frames of this size stand."""
+        _, height, width, _ = frames_THW3.shape
+        return Placement.choose(height, width, self.robot.tier, self.factor)
+
+    def contexts(self, placement: Placement) -> Contexts:
+        """The caption of one chunk. No system sentence: the model was trained without one here."""
+        robot, options = self.robot, self.options
+        caption = action_caption(
+            self.prompt,
+            view=robot.view,
+            frames=robot.chunk + 1,
+            fps=robot.fps,
+            height=placement.height,
+            width=placement.width,
+        )
+        return read_prompts(self.parts, caption, self.negative, guidance=options.guidance)
+
+    def known(self, frames_THW3: Pixels, placement: Placement) -> Tensor:
+        """Latents [Z, t, h, w] of the picture itself, without the rest of the canvas."""
+        latents_ZThw = encode(require_video(self.parts), placement.place(frames_THW3, self.parts.device))
+        content = placement.made(self.factor)
+        rows, columns = content.content_height // self.factor, content.content_width // self.factor
+        return latents_ZThw[:, :, :rows, :columns]
+
+    def started(self, frame_1HW3: Pixels, placement: Placement) -> Tensor:
+        """Latents of a whole chunk, zero after the first frame."""
+        first_Z1hw = self.known(frame_1HW3, placement)
+        later = first_Z1hw.new_zeros(len(first_Z1hw), self.robot.chunk // TIME_FACTOR, *first_Z1hw.shape[2:])
+        return torch.cat([first_Z1hw, later], dim=1)
+
+    def options_of(self, chunk: int, chunks: int) -> SamplingOptions:
+        """Each chunk has its own seed; progress is counted over all of them."""
+        options, on_step = self.options, self.options.on_step
+
+        def counted(step: int, of: int) -> bool | None:
+            return on_step(chunk * of + step, chunks * of) if on_step else None
+
+        return replace(options, seed=options.seed + chunk, on_step=counted)
+
+
+def forward_dynamics(
+    parts: Parts,
+    image: Pixels,
+    actions: Any,
+    robot: Robot,
+    *,
+    prompt: str = "",
+    negative: str = "",
+    options: SamplingOptions,
+) -> Made:
+    """What a camera that sees `image` (uint8 [H, W, 3]) would see after each action [K, D]: K + 1 frames.
+
+    Actions are in the robot's units, any number of them. Raises as `generate` does.
+    """
+    actions_KD = robot.check(actions)
+    robot = robot.with_width(actions_KD.shape[1])
+    job = _job(parts, robot, prompt, negative, options)
+    frame = check_frames(image, "image", still=True)
+    placement = job.placement(frame)
+    contexts = job.contexts(placement)
+    rows = list(_chunks(robot.to_model(actions_KD), robot.chunk))
+    frames: list[Pixels] = []
+    runs: list[Latents] = []
+    for i, rows_KD in enumerate(rows):
+        latents = Latents(
+            job.started(frame, placement),
+            robot.fps,
+            clean_frames=(0,),
+            actions_KD=torch.from_numpy(rows_KD).to(parts.device),
+            clean_actions=range(robot.chunk),
+            domain=robot.domain,
+        )
+        runs.append(draw(parts, latents, contexts, job.options_of(i, len(rows))))
+        made_THW3 = decode(require_video(parts), runs[-1].vision_ZThw)
+        frames.append(made_THW3[1:] if i else made_THW3)
+        frame, placement = made_THW3[-1:], placement.made(job.factor)
+    tokens = count_tokens(runs[0], contexts, parts)
+    return Made(np.concatenate(frames)[: len(actions_KD) + 1], robot.fps, tuple(runs), tokens)
+
+
+def inverse_dynamics(
+    parts: Parts,
+    frames: Pixels,
+    robot: Robot,
+    *,
+    prompt: str = "",
+    negative: str = "",
+    options: SamplingOptions,
+) -> Actions:
+    """Which actions [T - 1, D] lead from each frame of a clip to the next.
+
+    frames: uint8 [T, H, W, 3] at the robot's fps, T >= 2. Raises as `generate` does.
+    """
+    frames_THW3 = check_frames(frames, "video")
+    if len(frames_THW3) < 2:
+        raise BadRequest(
+            "video.frames", len(frames_THW3), "needs at least 2 frames: an action leads from one to the next"
+        )
+    job = _job(parts, robot, prompt, negative, options)
+    placement = job.placement(frames_THW3)
+    contexts, width = job.contexts(placement), _width(robot)
+    starts = range(0, len(frames_THW3) - 1, robot.chunk)
+    runs: list[Latents] = []
+    for i, start in enumerate(starts):
+        chunk_THW3 = _lengthen(frames_THW3[start : start + robot.chunk + 1], robot.chunk + 1)
+        known_ZThw = job.known(chunk_THW3, placement)
+        latents = Latents(
+            known_ZThw,
+            robot.fps,
+            clean_frames=range(known_ZThw.shape[1]),
+            actions_KD=torch.zeros(robot.chunk, width, device=parts.device),
+            domain=robot.domain,
+        )
+        runs.append(draw(parts, latents, contexts, job.options_of(i, len(starts))))
+    values_KD = np.concatenate([_drawn_actions(drawn) for drawn in runs])[: len(frames_THW3) - 1]
+    return _actions(robot, values_KD, count_tokens(runs[0], contexts, parts))
+
+
+def policy(
+    parts: Parts,
+    prompt: str,
+    image: Pixels,
+    robot: Robot,
+    *,
+    negative: str = "",
+    state: Any = None,
+    decode_clip: bool = True,
+    options: SamplingOptions,
+) -> Actions:
+    """What to do next, `robot.chunk` actions, and in `.clip` what that would look like.
+
+    image: uint8 [H, W, 3], what the camera sees. state: numbers [D] of the robot now, for models trained with
+    one; it stands before the actions as a given row. decode_clip=False leaves the clip out and is quicker.
+    Raises as `generate` does.
+    """
+    job, width = _job(parts, robot, prompt, negative, options), _width(robot)
+    frame = check_frames(image, "image", still=True)
+    placement = job.placement(frame)
+    contexts = job.contexts(placement)
+    rows_KD = np.zeros((robot.chunk, width), np.float32)
+    if state is not None:
+        state_1D = robot.check([state], field="state")
+        rows_KD = np.concatenate([robot.to_model(state_1D), rows_KD])
+    latents = Latents(
+        job.started(frame, placement),
+        robot.fps,
+        clean_frames=(0,),
+        actions_KD=torch.from_numpy(rows_KD).to(parts.device),
+        clean_actions=() if state is None else (0,),
+        domain=robot.domain,
+        first_action=1 if state is None else 0,
+    )
+    drawn = draw(parts, latents, contexts, job.options_of(0, 1))
+    values_KD, tokens = _drawn_actions(drawn)[-robot.chunk :], count_tokens(drawn, contexts, parts)
+    actions = _actions(robot, values_KD, tokens)
+    if not decode_clip:
+        return actions
+    return replace(actions, clip=Clip(decode(require_video(parts), drawn.vision_ZThw), robot.fps))
+
+
+def _job(parts: Parts, robot: Robot, prompt: str, negative: str, options: SamplingOptions) -> _Job:
+    """Check what the three tasks share. Raises BadRequest."""
+    require_video(parts)
+    require_use(negative, options.guidance)
+    traits, domains = parts.checkpoint.traits, parts.checkpoint.config.domains
+    room = (traits.action_dim or 0) if traits.action_gen else 0
+    if not room:
+        raise BadRequest("domain", robot.name, "this checkpoint has no action port: it knows no robots")
+    if not 0 <= robot.domain < domains:
+        raise BadRequest("domain", robot.name, f"has port {robot.domain}; this checkpoint has {domains}")
+    if robot.width == 0 or (robot.width or 0) > room:
+        raise BadRequest(
+            "domain", robot.name, f"has {robot.width} columns; this checkpoint holds 1 to {room}"
+        )
+    if robot.chunk < 1 or robot.chunk % TIME_FACTOR:
+        raise BadRequest("chunk", robot.chunk, f"must be a multiple of {TIME_FACTOR}")
+    if robot.view not in VIEWPOINTS:
+        raise BadRequest("view", robot.view, f"known views are {', '.join(VIEWPOINTS)}")
+    return _Job(parts, robot, prompt, negative, options)
+
+
+def _width(robot: Robot) -> int:
+    if robot.width is None:
+        message = "its number of columns depends on the data set: say robot(name, width=...)"
+        raise BadRequest("domain", robot.name, message)
+    return robot.width
+
+
+def _chunks(values_KD: Floats, size: int) -> Iterator[Floats]:
+    """Rows in equal chunks; the last one repeats its last row until it is full."""
+    for start in range(0, len(values_KD), size):
+        yield _lengthen(values_KD[start : start + size], size)
+
+
+def _lengthen(rows: Any, count: int) -> Any:
+    """The rows, the last one repeated until there are `count`."""
+    return np.concatenate([rows, np.repeat(rows[-1:], count - len(rows), axis=0)])
+
+
+def _drawn_actions(drawn: Latents) -> Floats:
+    assert drawn.actions_KD is not None
+    return finite(drawn.actions_KD, "drawing the actions").cpu().numpy()
+
+
+def _actions(robot: Robot, values_KD: Floats, tokens: Mapping[str, int]) -> Actions:
+    values_KD, receipt = robot.from_model(values_KD), {"tokens": dict(tokens)}
+    return Actions(values_KD, robot.name, robot.fps, robot.columns, receipt=receipt)

@@ -1,0 +1,67 @@
+"""What a checkpoint uses unless asked otherwise: one table of families and tasks.
+
+Source: the released framework's defaults for each mode; for pocket its own measurements.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from armillary.tasks.denoise import few_steps
+from armillary.weights import Checkpoint
+
+DrawTask = Literal["image", "video", "forward_dynamics", "inverse_dynamics", "policy"]
+SMALL = 1024  # no released checkpoint is narrower
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Numbers of a run. shift None: the checkpoint's scheduler file says it, or its grid has none.
+
+    frames, fps, height, width: what is made. Tasks about a robot take theirs from it and its picture instead.
+    """
+
+    steps: int
+    guidance: float
+    shift: float | None
+    frames: int
+    fps: float
+    height: int
+    width: int
+
+
+_IMAGE = {
+    "full": Defaults(50, 4.0, 3.0, 1, 24.0, 960, 960),
+    "edge": Defaults(50, 4.0, 3.0, 1, 24.0, 640, 640),
+    "distilled": Defaults(4, 1.0, None, 1, 24.0, 1024, 1024),
+    "small": Defaults(10, 1.0, None, 1, 8.0, 64, 64),
+}
+_VIDEO = {
+    "full": Defaults(35, 6.0, 10.0, 189, 24.0, 720, 1280),
+    "edge": Defaults(35, 6.0, 3.0, 121, 24.0, 480, 832),
+    "distilled": Defaults(4, 1.0, None, 189, 24.0, 480, 832),
+    "small": Defaults(10, 1.0, None, 9, 8.0, 64, 64),
+}
+_ACTION = {
+    "full": Defaults(30, 1.0, 10.0, 17, 10.0, 480, 832),
+    "edge": Defaults(30, 1.0, 3.0, 17, 10.0, 480, 832),
+    "distilled": Defaults(4, 1.0, None, 17, 10.0, 480, 832),
+    "small": Defaults(10, 1.0, None, 9, 8.0, 64, 64),
+}
+
+
+def defaults(checkpoint: Checkpoint, task: DrawTask) -> Defaults:
+    """The defaults of a task; reads the checkpoint's json files only."""
+    rows = {"image": _IMAGE, "video": _VIDEO}.get(task, _ACTION)
+    row = rows[_family(checkpoint)]
+    if task == "video":
+        row = replace(row, fps=float(checkpoint.traits.base_fps))  # the image-to-video models count in 16ths
+    sigmas = few_steps(checkpoint)
+    return replace(row, steps=len(sigmas)) if sigmas else row
+
+
+def _family(checkpoint: Checkpoint) -> str:
+    if few_steps(checkpoint):
+        return "distilled"
+    if checkpoint.config.width < SMALL:
+        return "small"
+    return "edge" if checkpoint.is_edge else "full"

@@ -1,0 +1,220 @@
+"""Requests made ready: checked against a checkpoint's json files, their pictures, clips and actions read.
+
+Nothing here needs weights: `validate` stops after it, a World goes on. Shape letters: T frames, H W height
+and width in pixels, K actions, D numbers of one action.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from armillary.errors import BadRequest
+from armillary.media import Clip, ClipIn, probe, read_clip, read_picture
+from armillary.media.source import FileSource, Pixels
+from armillary.requests import (
+    Canvas,
+    Facts,
+    ForwardDynamicsRequest,
+    GenerateRequest,
+    InverseDynamicsRequest,
+    Numbers,
+    PolicyRequest,
+    ReasonRequest,
+    Receipt,
+    Usual,
+    ask,
+    settle_act,
+    settle_generate,
+    settle_reason,
+    shown,
+)
+from armillary.robots import ROBOTS, Actions, Floats, Robot, robot
+from armillary.tasks.defaults import DrawTask, defaults
+from armillary.tasks.denoise import few_steps
+from armillary.tasks.frames import check_frames
+from armillary.tasks.generate import NOTHING, Given
+from armillary.weights import Checkpoint
+
+ClipSource = FileSource | Clip | ClipIn | Pixels
+Act = TypeVar("Act", ForwardDynamicsRequest, InverseDynamicsRequest, PolicyRequest)
+RATE_TOLERANCE = 0.01  # 29.97 and 30 frames a second are taken for the same
+ENDS = 65536  # bytes at each end of a weight file that a digest reads
+
+
+def read_facts(name: str, folder: Path) -> Facts:
+    """What a checkpoint can do, from its json files alone. Raises BadRequest for a file that is missing."""
+    checkpoint = Checkpoint(folder)
+    traits, config, vae = checkpoint.traits, checkpoint.config, checkpoint.part("vae")
+    clip, width = defaults(checkpoint, "video"), traits.action_dim or 0 if traits.action_gen else 0
+    time_factor = int((vae or {}).get("scale_factor_temporal", 4))
+    return Facts(
+        model=name,
+        digest=digest(folder),
+        sees=(folder / "vision_encoder").is_dir(),
+        draws=vae is not None,
+        sounds=traits.sound_gen and checkpoint.part("sound_tokenizer") is not None,
+        frames=clip.frames,
+        fps=clip.fps,
+        size=(clip.width, clip.height),
+        time_factor=time_factor,
+        space_factor=int((vae or {}).get("scale_factor_spatial", 16)),
+        image=_usual(checkpoint, "image"),
+        video=_usual(checkpoint, "video"),
+        action=_usual(checkpoint, "policy"),
+        kept=time_factor + 1,
+        robots=tuple(r.name for r in ROBOTS.values() if r.domain < config.domains and _fits(r, width)),
+        fixed_steps=few_steps(checkpoint) is not None,
+    )
+
+
+def _fits(body: Robot, width: int) -> bool:
+    return body.width != 0 and (body.width or 1) <= width
+
+
+def _usual(checkpoint: Checkpoint, task: DrawTask) -> Usual:
+    row = defaults(checkpoint, task)
+    own = None if few_steps(checkpoint) else float(checkpoint.scheduler.get("flow_shift", 1.0))
+    return Usual(row.steps, row.guidance, own if row.shift is None else row.shift)
+
+
+def digest(folder: Path) -> str:
+    """Twelve hexadecimal digits of a checkpoint: its configs, and each weight file's name, size and ends.
+
+    The head of a weight file lists every tensor; reading only the ends keeps it quick for any size.
+    """
+    total = hashlib.sha256()
+    for path in sorted(folder.glob("**/*.safetensors")) + sorted(folder.glob("**/config.json")):
+        size = path.stat().st_size
+        total.update(f"{path.relative_to(folder).as_posix()} {size}\n".encode())
+        with path.open("rb") as file:
+            total.update(file.read(ENDS))
+            file.seek(max(0, size - ENDS))
+            total.update(file.read())
+    return total.hexdigest()[:12]
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A picture or clip that will be made: the request checked, its media read."""
+
+    request: GenerateRequest
+    numbers: Numbers
+    canvas: Canvas
+    given: Given
+    receipt: Receipt
+
+
+@dataclass(frozen=True, eq=False)
+class Acting(Generic[Act]):
+    """A robot's request that will be served: checked, its picture [H, W, 3] or clip [T, H, W, 3] read."""
+
+    request: Act
+    numbers: Numbers
+    body: Robot
+    pixels: Pixels
+    receipt: Receipt
+
+
+def question(options: Mapping[str, Any], facts: Facts) -> tuple[ReasonRequest, Receipt, list[dict[str, Any]]]:
+    """A question checked, and the messages that ask it."""
+    request = ask(ReasonRequest, options)
+    receipt = settle_reason(request, facts)
+    if request.messages is not None:
+        return request, receipt, request.messages
+    content: list[dict[str, Any]] = []
+    for i, source in enumerate(request.images):
+        content.append({"type": "image", "image": read_picture(source, field=f"images[{i}]")})
+    for i, source in enumerate(request.videos):
+        _rate(source, f"videos[{i}]")
+        content.append({"type": "video", "video": source})
+    content.append({"type": "text", "text": request.prompt})
+    return request, receipt, [{"role": "user", "content": content}]
+
+
+def drawing(options: Mapping[str, Any], facts: Facts) -> Drawing:
+    request, given = ask(GenerateRequest, options), NOTHING
+    if request.image is not None and request.video is None:
+        given = Given(image=read_picture(request.image))
+    elif request.video is not None and request.image is None:
+        facts = replace(facts, fps=_continued_rate(request, facts))
+        given = Given(video=_last_frames(request.video, facts.kept))
+    numbers, canvas, receipt = settle_generate(request, facts)
+    return Drawing(request, numbers, canvas, given, receipt)
+
+
+def acting(kind: type[Act], options: Mapping[str, Any], facts: Facts) -> Acting[Act]:
+    domain = options.get("domain")
+    name = domain.name if isinstance(domain, Robot) else domain
+    request = ask(kind, {**options, "domain": name})
+    numbers, receipt = settle_act(request, facts)
+    body = domain if isinstance(domain, Robot) else robot(request.domain)
+    receipt = replace(receipt, used={**receipt.used, "fps": body.fps, "contract": body.digest})
+    if not isinstance(request, InverseDynamicsRequest):
+        return Acting(request, numbers, body, read_picture(request.image), receipt)
+    _require_rate(_rate(request.video, "video"), body.fps, f"{body.name} acts {body.fps:g} times a second")
+    return Acting(request, numbers, body, _all_frames(request.video), receipt)
+
+
+def forward(options: Mapping[str, Any], facts: Facts) -> tuple[Acting[ForwardDynamicsRequest], Floats]:
+    """Forward dynamics checked, and the actions [K, D] read."""
+    ready = acting(ForwardDynamicsRequest, options, facts)
+    source, name = ready.request.actions, ready.body.name
+    if isinstance(source, str | os.PathLike):
+        try:
+            source = Actions.from_json(Path(source).read_bytes(), domain=name)
+        except OSError as error:
+            raise BadRequest("actions", shown(source), f"cannot be opened: {error.strerror}") from None
+    if isinstance(source, Actions):
+        if source.domain != name:
+            raise BadRequest("domain", name, f"these actions are for {source.domain!r}")
+        source = source.values
+    return ready, ready.body.check(source)
+
+
+def _continued_rate(request: GenerateRequest, facts: Facts) -> float:
+    """Frames a second of a continuation: those of its clip."""
+    found = _rate(request.video, "video")
+    if request.fps is not None:
+        _require_rate(found, request.fps, f"{request.fps:g} frames a second are asked for")
+    return found or facts.fps
+
+
+def _require_rate(found: float | None, wanted: float, why: str) -> None:
+    """Frames without a rate are taken to have the one that is wanted."""
+    if found is not None and abs(found / wanted - 1) > RATE_TOLERANCE:
+        raise BadRequest("video.fps", round(found, 3), f"{why}; bring the clip to that rate")
+
+
+def _rate(source: ClipSource, field: str) -> float | None:
+    """Frames a second of a clip; None for bare frames. Raises BadRequest for what is no clip."""
+    if isinstance(source, Clip | ClipIn):
+        return source.fps
+    if isinstance(source, np.ndarray):
+        check_frames(source, field)
+        return None
+    return probe(source, field=field).fps
+
+
+def _all_frames(source: ClipSource) -> Pixels:
+    if isinstance(source, Clip | ClipIn):
+        return source.frames
+    return source if isinstance(source, np.ndarray) else read_clip(source).frames
+
+
+def _last_frames(source: ClipSource, count: int) -> Pixels:
+    """The frames that a continuation starts with; of a file, no others are decoded."""
+    is_file = not isinstance(source, Clip | ClipIn | np.ndarray)
+    length = probe(source).frames if is_file else len(_all_frames(source))
+    if length < count:
+        raise BadRequest(
+            "video",
+            shown(source),
+            f"has {length} frames; a continuation needs {count} or more, or give an image",
+        )
+    chosen = range(length - count, length)
+    return read_clip(source, indices=chosen).frames if is_file else _all_frames(source)[-count:]

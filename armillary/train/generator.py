@@ -1,0 +1,224 @@
+"""The generator's training: one flow-matching loss over whatever a batch holds; a mode is which tokens are
+noisy.
+
+The prompts are the very texts that generation will send, boilerplate and all. One prompt in ten is dropped
+for the denial that
+guidance steers away from. The reasoner goes on learning its questions in a share of the steps, at a slower
+rate, so that what
+the DM tower reads stays what the reasoner means.
+
+Shape letters: B samples, N tokens of a segment, M noisy tokens, F numbers in a token.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from armillary.codecs.text import TextCodec
+from armillary.flow import draw_sigma, interpolate, velocity_target
+from armillary.prompts import action_caption, with_metadata
+from armillary.sequence import Context, Sample, Segment, pack, text_context
+from armillary.tasks.segments import action_segment, patchify, sound_segment, vision_segment
+from armillary.train.cache import Cache, load
+from armillary.train.layout import FLOW_SHIFT, Pocket, pocket_traits
+from armillary.train.loop import Draw, Metrics
+from armillary.train.reasoner import ReasonerJob, optimizers
+
+DROPPED = 0.1  # prompts replaced by the denial
+SPEED = 20.0  # px/s that count as one in a normalised action
+WEIGHTS = {"vision": 1.0, "sound": 0.5, "action": 1.0}
+SIZE, FPS, DOMAIN, VIEW = 64, 8.0, 10, "top_down_2d_view"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A cache cut into tokens: everything a sample needs but its noise."""
+
+    cache: Cache
+    vision_BNF: Tensor
+    sound_BNF: Tensor
+    action_BNF: Tensor
+
+    @classmethod
+    def of(cls, cache: Cache, mean: Sequence[float], std: Sequence[float]) -> "Rows":
+        m, s = (torch.tensor(x).view(1, -1, 1, 1, 1) for x in (mean, std))
+        z = (cache.latents_BZThw.float() - m) / s
+        vision = torch.stack([patchify(x, 2) for x in z])
+        width = pocket_traits().action_dim or 2
+        action = (
+            torch.nn.functional.pad(cache.actions_BKD / SPEED, (0, width - 2))
+            if len(cache.actions_BKD)
+            else torch.empty(0)
+        )
+        return cls(
+            cache,
+            vision,
+            cache.sounds_BSN.float().transpose(-1, -2) if len(cache.sounds_BSN) else torch.empty(0),
+            action,
+        )
+
+    def where(self, *kinds: str) -> list[int]:
+        return [i for i, k in enumerate(self.cache.kinds) if k in kinds]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Which latent frames and actions are given, and what is drawn beside the picture."""
+
+    name: str
+    clean: tuple[int, ...] = ()  # latent frames
+    action: bool | None = None  # None: no actions; True: given; False: drawn
+    sound: bool | None = None
+
+
+IMAGE = Mode("image")
+VIDEOS = tuple(
+    Mode(name, clean, sound=sound)
+    for sound in (None, False)
+    for name, clean in (("video", ()), ("image to video", (0,)), ("continuation", (0, 1)))
+)
+FORWARD = Mode("forward", (0,), action=True)
+INVERSE = Mode("inverse", (0, 1, 2), action=False)
+POLICY = Mode("policy", (0,), action=False)
+
+
+class GeneratorJob:
+    """Batches of one shape: stills, clips with or without sound, or clips with actions; some steps are
+    questions."""
+
+    def __init__(
+        self, model: Pocket, codec: TextCodec, folder: Path, *, questions: float = 0.1, size: int = 32
+    ) -> None:
+        self.model, self.codec, self.size, self.questions = model, codec, size, questions
+        self.reasoner = ReasonerJob(model, codec, pictures=8, clips=3)
+        model.requires_grad_(True)
+        clips = load(folder, ("push", "wander", "slide"))
+        self.mean, self.std = latent_statistics(folder)
+        self.clips, self.stills = (
+            Rows.of(clips, self.mean, self.std),
+            Rows.of(load(folder, ("still",)), self.mean, self.std),
+        )
+        self.groups = {
+            k: self.clips.where(*k.split()) for k in ("push", "push wander", "slide", "slide push")
+        }
+        self.prompts: dict[str, Context] = {}
+
+    def optimizers(self, rate: float) -> list[Optimizer]:
+        slow = {f"network.blocks.{i}.ar": 0.25 for i in range(len(self.model.network.blocks))}
+        return optimizers(
+            self.model,
+            rate,
+            slow | {"network.embed": 0.25, "network.head": 0.25, "network.norm_ar": 0.25, "sight": 0.25},
+        )
+
+    def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:
+        rng, pick = draw.python, draw.python.random()
+        if pick < self.questions:
+            loss, marks = self.reasoner.loss(draw, done)
+            return 0.5 * loss, {f"ask {k}": v for k, v in marks.items()}
+        if pick < self.questions + 0.2:
+            chosen = [(IMAGE, i) for i in rng.choices(range(len(self.stills.cache)), k=2 * self.size)]
+            return self.flow(draw, self.stills, chosen)
+        if pick < self.questions + 0.45:
+            sound = rng.choice((None, False))
+            modes = [m for m in VIDEOS if m.sound is sound]
+            picks = [
+                (rng.choices(modes, (0.45, 0.45, 0.1))[0], rng.choice(self.groups["slide push"]))
+                for _ in range(self.size)
+            ]
+            return self.flow(draw, self.clips, picks)
+        thirds = [(FORWARD, "push wander")] * 3 + [(INVERSE, "push wander")] * 2 + [(POLICY, "push")] * 3
+        picks = [(m, rng.choice(self.groups[g])) for m, g in rng.choices(thirds, k=self.size)]
+        return self.flow(draw, self.clips, picks)
+
+    def flow(self, draw: Draw, rows: Rows, chosen: Sequence[tuple[Mode, int]]) -> tuple[Tensor, Metrics]:
+        """The velocity loss of the chosen episodes, each in its mode."""
+        samples = [self.sample(rows, mode, i, draw.python) for mode, i in chosen]
+        order = sorted(
+            range(len(samples)), key=lambda i: len(samples[i].context)
+        )  # equal lengths share a call
+        samples, chosen = [samples[i] for i in order], [chosen[i] for i in order]
+        sigma_B = draw_sigma(draw.torch, len(samples), kind="uniform", shift=FLOW_SHIFT)
+        noisy, targets = zip(
+            *(add_noise(s, float(g), draw.torch) for s, g in zip(samples, sigma_B, strict=True)), strict=True
+        )
+        found = self.model.network(pack(noisy), sigma_B * 1000).velocities
+        total, metrics = found[0].new_zeros(()), dict[str, list[float]]()
+        for sample, (mode, _), v, target in zip(samples, chosen, found, targets, strict=True):
+            for segment, error in zip(
+                sample.segments, (v - target).square().split(sample.sizes), strict=True
+            ):
+                if segment.noisy_size:
+                    valid = 1.0 if segment.valid_NF is None else float(segment.valid_NF.float().mean())
+                    mean = error.mean() / valid
+                    total = total + WEIGHTS[segment.kind] * mean
+                    metrics.setdefault(f"{mode.name}/{segment.kind}", []).append(float(mean.detach()))
+        return total / len(samples), {k: sum(v) / len(v) for k, v in metrics.items()}
+
+    def sample(self, rows: Rows, mode: Mode, i: int, rng: Random) -> Sample:
+        traits, cache = pocket_traits(), rows.cache
+        segments = [replace(_vision(mode, rows.vision_BNF.shape[1]), tokens_NF=rows.vision_BNF[i])]
+        if mode.sound is not None:
+            sound = rows.sound_BNF[i]
+            segments.append(sound_segment(sound.T, clean=mode.sound, traits=traits))
+        if mode.action is not None:
+            action = rows.action_BNF[i]
+            clean = range(len(action)) if mode.action else ()
+            segments.append(action_segment(action[:, :2], clean=clean, fps=FPS, domain=DOMAIN, traits=traits))
+        return Sample(self.context(prompt_of(mode, cache, i, rng)), tuple(segments))
+
+    def context(self, text: str) -> Context:
+        """The generator's context of a finished prompt text: chat template, end of turn, start of vision."""
+        if text not in self.prompts:
+            ids = self.codec.render([{"role": "user", "content": text}])
+            ids += [self.codec.eos, self.codec.special("<|vision_start|>")]
+            self.prompts[text] = text_context(torch.tensor(ids))
+        return self.prompts[text]
+
+
+def _vision(mode: Mode, tokens: int) -> Segment:
+    frames = tokens // 16
+    return vision_segment(torch.zeros(8, frames, 8, 8), mode.clean, FPS, pocket_traits())
+
+
+def prompt_of(mode: Mode, cache: Cache, i: int, rng: Random) -> str:
+    """The text that generation would send for this episode in this mode, or now and then the denial."""
+    dropped = rng.random() < DROPPED
+    if mode.action is None:
+        frames = 1 if mode is IMAGE else 9
+        text = "" if dropped else cache.captions[i]
+        return with_metadata(text, frames=frames, fps=FPS, height=SIZE, width=SIZE, negative=dropped)
+    if dropped and mode is POLICY:
+        return ""
+    told = cache.instructions[i] or ""
+    task = told if mode is POLICY or rng.random() < 0.2 else ""
+    return action_caption(task, view=VIEW, frames=9, fps=FPS, height=SIZE, width=SIZE)
+
+
+def add_noise(sample: Sample, sigma: float, generator: torch.Generator) -> tuple[Sample, Tensor]:
+    """The sample at noise level sigma, and the velocity the network should find, flat as `Sample.state`."""
+    x0 = sample.state()
+    eps = torch.randn(x0.shape, generator=generator)
+    keep = torch.cat(
+        [s.mask(torch.ones(s.rows_M.shape[0], s.tokens_NF.shape[1])).flatten() for s in sample.segments]
+    )
+    eps = eps * keep
+    return sample.with_state(interpolate(x0, eps, sigma)), velocity_target(x0, eps)
+
+
+def latent_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the latents of every clip in the cache, computed once."""
+    from armillary.train.cache import statistics
+    from armillary.weights import read_json, write_json
+
+    path = folder / "statistics.json"
+    if not path.exists():
+        mean, std = statistics(load(folder, ("push", "wander", "slide")))
+        write_json({"mean": mean, "std": std}, path)
+    kept = read_json(path)
+    return tuple(kept["mean"]), tuple(kept["std"])

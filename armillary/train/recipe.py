@@ -1,0 +1,255 @@
+"""A recipe: the TOML that says what is trained, in which stages, for how long; and the one function that
+runs it.
+
+Every stage goes on from where it was stopped: its state lies in the run's folder. `armillary train
+recipes/pocket.toml` makes
+pocket from nothing but this repository.
+"""
+
+import shutil
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import nn
+
+from armillary.codecs.audio_vae import AudioVAE, AudioVAEConfig
+from armillary.codecs.text import TextCodec
+from armillary.codecs.wan_vae import WanVAE
+from armillary.errors import BadRequest
+from armillary.sim.scenes import Kind
+from armillary.train import cache
+from armillary.train.audio import AudioJob, pocket_audio_config
+from armillary.train.corpus import sentences
+from armillary.train.generator import GeneratorJob, latent_statistics
+from armillary.train.layout import Pocket, build_tokenizer, load_tokenizer, write_checkpoint, write_tokenizer
+from armillary.train.loop import Job, Schedule, train
+from armillary.train.reasoner import ReasonerJob
+from armillary.train.video import VideoJob, pocket_video_config
+from armillary.weights import TRANSFORMER, write_json, write_tensors
+
+Tell = Callable[[str], None]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Training(_Strict):
+    """The schedule of one stage."""
+
+    steps: int = Field(ge=1)
+    rate: float = Field(gt=0)
+    warmup: int = Field(50, ge=1)
+    decay: float = Field(0.5, gt=0, le=1, description="share of the steps over which the rate falls to zero")
+    average: float = Field(0.998, ge=0, lt=1)
+
+    def schedule(self) -> Schedule:
+        return Schedule(self.steps, self.rate, self.warmup, self.decay, self.average)
+
+
+class VideoStage(Training):
+    kind: Literal["video"]
+    stills: int = 8
+    clips: int = 2
+    still_share: float = 0.15
+
+
+class AudioStage(Training):
+    kind: Literal["audio"]
+    clips: int = 8
+
+
+class ReasonerStage(Training):
+    kind: Literal["reasoner"]
+    pictures: int = 16
+    clips: int = 6
+    asked: int = 4
+
+
+class CacheStage(_Strict):
+    kind: Literal["cache"]
+    still: int = 6000
+    push: int = 3000
+    wander: int = 3000
+    slide: int = 3000
+
+
+class GeneratorStage(Training):
+    kind: Literal["generator"]
+    size: int = 32
+    questions: float = 0.1
+
+
+class TokenizerStage(_Strict):
+    kind: Literal["tokenizer"]
+    episodes: int = 1500
+
+
+Stage = Annotated[
+    TokenizerStage | VideoStage | AudioStage | ReasonerStage | CacheStage | GeneratorStage,
+    Field(discriminator="kind"),
+]
+
+
+class Recipe(_Strict):
+    """Stages in the order they are run; each needs what the earlier ones made."""
+
+    folder: Path
+    seed: int = 0
+    threads: int = Field(1, ge=1)
+    stages: tuple[Stage, ...]
+
+
+def read_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
+    """The recipe of a TOML file; `settings` such as "generator.steps=100" change single values."""
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise BadRequest("recipe", str(path), error.strerror or "cannot be read") from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadRequest("recipe", str(path), f"not valid TOML: {error}") from None
+    for setting in settings:
+        _set(content, setting)
+    try:
+        return Recipe.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise BadRequest(field, first.get("input"), first["msg"]) from None
+
+
+def _set(content: dict[str, Any], setting: str) -> None:
+    name, equals, text = setting.partition("=")
+    if not equals:
+        raise BadRequest("set", setting, "must look like name=value or stage.name=value")
+    try:
+        value: Any = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    stage, _, key = name.rpartition(".")
+    if not stage:
+        content[key] = value
+        return
+    matching = [s for s in content.get("stages", ()) if s.get("kind") == stage]
+    if not matching:
+        known = ", ".join(s.get("kind", "?") for s in content.get("stages", ()))
+        raise BadRequest("set", setting, f"the recipe has no stage {stage!r}; it has {known}")
+    for found in matching:
+        found[key] = value
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recipe being carried out in its folder."""
+
+    recipe: Recipe
+    tell: Tell
+
+    @property
+    def folder(self) -> Path:
+        return self.recipe.folder
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    def codec(self) -> TextCodec:
+        return TextCodec.load(self.checkpoint / "text_tokenizer")
+
+    def train(self, job: Job, stage: Training, name: str) -> nn.Module:
+        return train(job, stage.schedule(), self.folder / name, seed=self.recipe.seed, tell=self.tell)
+
+
+def run(recipe: Recipe, tell: Tell = print) -> Path:
+    """Carry out every stage, going on from what the folder holds; returns the checkpoint's folder."""
+    torch.set_num_threads(recipe.threads)
+    here = Run(recipe, tell)
+    for number, stage in enumerate(recipe.stages, 1):
+        tell(f"stage {number} of {len(recipe.stages)}: {stage.kind}")
+        _STAGES[stage.kind](here, stage)
+    return here.checkpoint
+
+
+def tokenizer_stage(run: Run, stage: TokenizerStage) -> None:
+    if not (run.checkpoint / "text_tokenizer" / "tokenizer.json").exists():
+        write_tokenizer(build_tokenizer(sentences(stage.episodes)), run.checkpoint / "text_tokenizer")
+
+
+def video_stage(run: Run, stage: VideoStage) -> None:
+    job = VideoJob(
+        stills=stage.stills, clips=stage.clips, still_share=stage.still_share, seed=run.recipe.seed
+    )
+    model = run.train(job, stage, "video")
+    write_tensors(model.state_dict(), run.folder / "video" / f"{TRANSFORMER}.safetensors")
+
+
+def audio_stage(run: Run, stage: AudioStage) -> None:
+    model = run.train(AudioJob(clips=stage.clips, seed=run.recipe.seed), stage, "audio")
+    _write_codec(model, pocket_audio_config(), run.checkpoint / "sound_tokenizer")
+
+
+def cache_stage(run: Run, stage: CacheStage) -> None:
+    video, audio = WanVAE(pocket_video_config()), AudioVAE(AudioVAEConfig.from_dict(pocket_audio_config()))
+    video.load_state_dict(_average(run.folder / "video"))
+    audio.load_state_dict(_average(run.folder / "audio"))
+    counts: dict[Kind, int] = {
+        "still": stage.still,
+        "slide": stage.slide,
+        "wander": stage.wander,
+        "push": stage.push,
+    }
+    for kind, count in counts.items():
+        cache.fill(run.folder / "cache", kind, count, video, audio, tell=run.tell)
+    mean, std = latent_statistics(run.folder / "cache")
+    config = replace(pocket_video_config(), latents_mean=mean, latents_std=std)
+    _write_codec(video, config.to_dict(), run.checkpoint / "vae")
+
+
+def reasoner_stage(run: Run, stage: ReasonerStage) -> None:
+    job = ReasonerJob(
+        Pocket(run.recipe.seed), run.codec(), pictures=stage.pictures, clips=stage.clips, asked=stage.asked
+    )
+    run.train(job, stage, "reasoner")
+
+
+def generator_stage(run: Run, stage: GeneratorStage) -> None:
+    model = Pocket(run.recipe.seed)
+    model.load_state_dict(_average(run.folder / "reasoner"))
+    model.copy_tower()
+    job = GeneratorJob(model, run.codec(), run.folder / "cache", questions=stage.questions, size=stage.size)
+    model.load_state_dict(run.train(job, stage, "generator").state_dict())
+    write_checkpoint(model, load_tokenizer(run.checkpoint / "text_tokenizer"), run.checkpoint)
+
+
+_STAGES: dict[str, Callable[[Run, Any], None]] = {
+    "tokenizer": tokenizer_stage,
+    "video": video_stage,
+    "audio": audio_stage,
+    "cache": cache_stage,
+    "reasoner": reasoner_stage,
+    "generator": generator_stage,
+}
+
+
+def _average(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "state.pt", map_location="cpu", weights_only=True)["average"]
+
+
+def _write_codec(model: nn.Module, config: dict[str, Any], folder: Path) -> None:
+    write_json(config, folder / "config.json")
+    state = {n: t.half().contiguous() for n, t in model.state_dict().items()}
+    write_tensors(state, folder / f"{TRANSFORMER}.safetensors")
+
+
+def publish(checkpoint: Path, target: Path) -> None:
+    """Replace the checkpoint that the package ships by this one."""
+    fresh = target.with_name(target.name + ".partial")
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(checkpoint, fresh)
+    shutil.rmtree(target, ignore_errors=True)
+    fresh.rename(target)

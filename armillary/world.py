@@ -1,0 +1,397 @@
+"""World: one checkpoint in memory, and everything that it can be asked.
+
+`load` finds and reads a checkpoint; `validate` checks a request by its json files alone. A World keeps
+nothing between calls, but its networks work on one request at a time: use one World from one thread.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack, overload
+
+import numpy as np
+import torch
+
+from armillary.answers import Answer
+from armillary.decode import Sampling
+from armillary.errors import BadRequest, nearest
+from armillary.media import Clip
+from armillary.media.decode import PictureSource
+from armillary.requests import (
+    Facts,
+    InverseDynamicsRequest,
+    Numbers,
+    PolicyRequest,
+    ReasonRequest,
+    Receipt,
+)
+from armillary.robots import Actions, Robot
+from armillary.tasks import act
+from armillary.tasks.denoise import OnStep, SamplingOptions
+from armillary.tasks.generate import Made
+from armillary.tasks.generate import generate as draw_clip
+from armillary.tasks.parts import Parts, load_parts
+from armillary.tasks.ready import ClipSource, acting, drawing, forward, question, read_facts
+from armillary.tasks.reason import Delta
+from armillary.tasks.reason import stream as answer_stream
+
+POCKET = Path(__file__).parent / "pocket" / "checkpoint"
+PARTS = ("transformer", "vision_encoder", "vae", "sound_tokenizer", "text_tokenizer", "scheduler")
+JSON_FILES = ["*.json", "*.jinja", *(f"{part}/*.json" for part in PARTS), "text_tokenizer/*"]
+ALL_FILES = [*JSON_FILES, *(f"{part}/*.safetensors" for part in PARTS)]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+ActionSource = Actions | str | os.PathLike[str] | Sequence[Sequence[float]] | np.ndarray[Any, Any]
+
+
+class AnswerOptions(TypedDict, total=False):
+    """How an answer is worded and where it ends; greedy if left out."""
+
+    max_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    stop: list[str] | None
+    seed: int | None
+
+
+class DrawOptions(TypedDict, total=False):
+    """How to denoise; what is left out is the checkpoint's own."""
+
+    seed: int | None
+    steps: int | None
+    guidance: float | None
+    shift: float | None
+    negative: str | dict[str, Any] | None
+
+
+class ActOptions(DrawOptions, total=False):
+    """`prompt` says what is done, in words."""
+
+    prompt: str | None
+
+
+class GenerateOptions(DrawOptions, total=False):
+    """What is made (frames=1 is a picture; size is "WxH" or (width, height)) and what it starts from."""
+
+    frames: int | None
+    fps: float | None
+    size: str | tuple[int, int] | None
+    image: PictureSource | None
+    video: ClipSource | None
+    sound: bool | None
+
+
+# -- finding a checkpoint --------------------------------------------------------------------------------
+
+
+def load(source: str | os.PathLike[str] = "pocket", *, device: str = "auto", dtype: str = "auto") -> "World":
+    """A checkpoint in memory, ready to be asked.
+
+    source: "pocket" (shipped with the package), a folder in the published layout, or a name on the Hugging
+    Face hub such as "nvidia/Cosmos3-Nano", of which only the parts that are needed are downloaded. device:
+    "auto" is the GPU if there is one. dtype: "auto" is bfloat16 on a GPU and float32 on a CPU.
+    Raises BadRequest for a source that cannot be found and for weights that do not fit their configs.
+    """
+    where = _device(device)
+    kind = _dtype(dtype, where)
+    name, folder = locate(source)
+    facts = read_facts(name, folder)
+    return World(load_parts(folder, device=where, dtype=kind), facts)
+
+
+def locate(source: str | os.PathLike[str], *, files: Sequence[str] = ALL_FILES) -> tuple[str, Path]:
+    """The name of a checkpoint and its folder; from the hub only `files` (patterns). Raises BadRequest."""
+    name, folder = os.fspath(source), POCKET if source == "pocket" else Path(source)
+    if (folder / "model_index.json").is_file():
+        return name, folder
+    if folder.exists():
+        raise BadRequest("model", name, "this folder is no checkpoint: it has no model_index.json")
+    if source == "pocket":
+        raise BadRequest(
+            "model", name, "not in this installation; `armillary train recipes/pocket.toml` makes it"
+        )
+    owner, _, repository = name.partition("/")
+    if isinstance(source, str) and owner.strip(".~") and repository and "/" not in repository:
+        return name, _download(name, files)
+    raise BadRequest("model", name, "neither pocket, nor a folder, nor a hub name like nvidia/Cosmos3-Nano")
+
+
+def _download(name: str, files: Sequence[str]) -> Path:
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(files)))
+    except errors.GatedRepoError:
+        reason = "its owner asks you to accept terms first: do so on its page, then run `hf auth login`"
+    except errors.RepositoryNotFoundError:
+        reason = "the hub has no such repository, or hides it: check the name, or run `hf auth login`"
+    except errors.LocalEntryNotFoundError:
+        reason = "the hub cannot be reached and no download is kept here; pocket needs no network"
+    except (errors.HFValidationError, OSError) as error:
+        reason = f"it cannot be downloaded: {error}"
+    raise BadRequest("model", name, reason)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise BadRequest("device", name, f"not usable here ({str(error).splitlines()[0]}); try cpu") from None
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name not in DTYPES:
+        raise BadRequest("dtype", name, f"nearest are {' or '.join(nearest(name, ('auto', *DTYPES)))}")
+    return DTYPES[name]
+
+
+# -- checking without weights ----------------------------------------------------------------------------
+
+
+def validate(task: str, source: str | os.PathLike[str] = "pocket", **options: Any) -> Receipt:
+    """What `World.<task>(**options)` would use, fill in and round; reads json files and media, no weights.
+
+    Raises the BadRequest that the call itself would raise for such a request.
+    """
+    checks: dict[str, Callable[[Mapping[str, Any], Facts], Receipt]] = {
+        "reason": lambda given, facts: question(given, facts)[1],
+        "generate": lambda given, facts: drawing(given, facts).receipt,
+        "forward_dynamics": lambda given, facts: forward(given, facts)[0].receipt,
+        "inverse_dynamics": lambda given, facts: acting(InverseDynamicsRequest, given, facts).receipt,
+        "policy": lambda given, facts: acting(PolicyRequest, given, facts).receipt,
+    }
+    if task not in checks:
+        raise BadRequest("task", task, f"nearest are {' or '.join(nearest(task, checks))}")
+    return checks[task](options, read_facts(*locate(source, files=JSON_FILES)))
+
+
+# -- the world -------------------------------------------------------------------------------------------
+
+
+class _Clock:
+    """Passes each step on, and takes the time of what lies before and after the last one."""
+
+    def __init__(self, on_step: OnStep | None) -> None:
+        self.started = self.stepped = time.perf_counter()
+        self.on_step = on_step
+
+    def __call__(self, step: int, of: int) -> bool | None:
+        self.stepped = time.perf_counter()
+        return self.on_step(step, of) if self.on_step else None
+
+    def options(self, numbers: Numbers) -> SamplingOptions:
+        return SamplingOptions(numbers.steps, numbers.guidance, numbers.shift, numbers.seed, on_step=self)
+
+    def seconds(self) -> dict[str, float]:
+        return {"denoise": self.stepped - self.started, "decode": time.perf_counter() - self.stepped}
+
+
+class World:
+    """One checkpoint in memory. Made by `load`.
+
+    Every method raises BadRequest for a request that cannot be served, before anything is computed.
+    `on_step(step, of)` is called after each denoising step, step = 1..of; if it returns False, Cancelled is
+    raised. FloatingPointError names the stage at which numbers stopped being finite.
+    """
+
+    def __init__(self, parts: Parts, facts: Facts) -> None:
+        self.parts, self.facts = parts, facts
+
+    @overload
+    def reason(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        images: Sequence[PictureSource] = (),
+        videos: Sequence[ClipSource] = (),
+        stream: Literal[False] = False,
+        **options: Unpack[AnswerOptions],
+    ) -> Answer: ...
+
+    @overload
+    def reason(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        images: Sequence[PictureSource] = (),
+        videos: Sequence[ClipSource] = (),
+        stream: Literal[True],
+        **options: Unpack[AnswerOptions],
+    ) -> Iterator[Delta]: ...
+
+    def reason(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        images: Sequence[PictureSource] = (),
+        videos: Sequence[ClipSource] = (),
+        stream: bool = False,
+        **options: Unpack[AnswerOptions],
+    ) -> Answer | Iterator[Delta]:
+        """Answer a prompt about pictures and clips, or the last turn of a conversation (`messages`).
+
+        A picture is a path, bytes, Pillow picture or uint8 array [H, W, 3]; a clip a path, bytes, Clip,
+        ClipIn or uint8 frames [T, H, W, 3]. `stream=True` gives an iterator of Delta; the last holds it all.
+        """
+        asked = {
+            "prompt": prompt,
+            "messages": None if messages is None else [dict(m) for m in messages],
+            "images": list(images) or None,
+            "videos": list(videos) or None,
+        }
+        request, receipt, turns = question({**asked, **options}, self.facts)
+        started = time.perf_counter()
+        deltas = _with_receipt(
+            answer_stream(self.parts, turns, sampling=_sampling(request)), receipt, started
+        )
+        if stream:
+            return deltas
+        *_, last = deltas
+        assert last.answer is not None  # the last delta carries it
+        return last.answer
+
+    def generate(
+        self,
+        prompt: str | dict[str, Any],
+        *,
+        on_step: OnStep | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Clip:
+        """A picture (frames=1) or a clip from words: alone, from a first `image`, or continuing a `video`.
+
+        prompt: prose, or a structured caption as a dictionary. frames are rounded up to 4n + 1. A
+        continuation starts with the last 5 frames of its clip and takes its rate. `sound=True` makes sound
+        too. `options` are those of GenerateOptions; `clip.receipt` says what was used, filled in and rounded.
+        """
+        ready, clock = drawing({"prompt": prompt, **options}, self.facts), _Clock(on_step)
+        made = draw_clip(
+            self.parts,
+            ready.request.prompt,
+            canvas=ready.canvas,
+            given=ready.given,
+            negative=ready.request.negative or "",
+            sound=ready.request.sound,
+            options=clock.options(ready.numbers),
+        )
+        return _clip(made, ready.receipt, clock)
+
+    def forward_dynamics(
+        self,
+        image: PictureSource,
+        actions: ActionSource,
+        *,
+        domain: str | Robot,
+        on_step: OnStep | None = None,
+        **options: Unpack[ActOptions],
+    ) -> Clip:
+        """What a camera that sees `image` would see after each action: K + 1 frames, in chunks if need be.
+
+        actions: Actions, their JSON file, or rows [K, D] in the robot's own units.
+        """
+        asked = {"image": image, "actions": actions, "domain": domain, **options}
+        (ready, actions_KD), clock = forward(asked, self.facts), _Clock(on_step)
+        made = act.forward_dynamics(
+            self.parts,
+            ready.pixels,
+            actions_KD,
+            ready.body,
+            prompt=ready.request.prompt,
+            negative=ready.request.negative or "",
+            options=clock.options(ready.numbers),
+        )
+        clip = _clip(made, ready.receipt, clock)
+        return replace(clip, actions=Actions(actions_KD, ready.body.name, ready.body.fps, ready.body.columns))
+
+    def inverse_dynamics(
+        self,
+        video: ClipSource,
+        *,
+        domain: str | Robot,
+        on_step: OnStep | None = None,
+        **options: Unpack[ActOptions],
+    ) -> Actions:
+        """Which actions [T - 1, D], in the robot's own units, lead from each frame of a clip to the next."""
+        ready = acting(InverseDynamicsRequest, {"video": video, "domain": domain, **options}, self.facts)
+        clock = _Clock(on_step)
+        actions = act.inverse_dynamics(
+            self.parts,
+            ready.pixels,
+            ready.body,
+            prompt=ready.request.prompt,
+            negative=ready.request.negative or "",
+            options=clock.options(ready.numbers),
+        )
+        return replace(actions, receipt=ready.receipt.spent({}, clock.seconds()).to_dict())
+
+    def policy(
+        self,
+        prompt: str,
+        image: PictureSource,
+        *,
+        domain: str | Robot,
+        decode: bool = True,
+        on_step: OnStep | None = None,
+        **options: Unpack[DrawOptions],
+    ) -> Actions:
+        """What a robot that sees `image` should do next; `.clip` is what that would look like.
+
+        `decode=False` leaves the clip out and is quicker.
+        """
+        asked = {"prompt": prompt, "image": image, "domain": domain, "decode": decode, **options}
+        ready, clock = acting(PolicyRequest, asked, self.facts), _Clock(on_step)
+        actions = act.policy(
+            self.parts,
+            ready.request.prompt,
+            ready.pixels,
+            ready.body,
+            negative=ready.request.negative or "",
+            decode_clip=decode,
+            options=clock.options(ready.numbers),
+        )
+        receipt = ready.receipt.spent({}, clock.seconds()).to_dict()
+        return replace(actions, clip=actions.clip and replace(actions.clip, receipt=receipt), receipt=receipt)
+
+
+def _clip(made: Made, receipt: Receipt, clock: _Clock) -> Clip:
+    return replace(made, receipt=receipt.spent(made.tokens, clock.seconds()).to_dict()).clip()
+
+
+def _sampling(request: ReasonRequest) -> Sampling:
+    return Sampling(
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+        top_k=request.top_k,
+        top_p=request.top_p,
+        repetition_penalty=request.repetition_penalty,
+        presence_penalty=request.presence_penalty,
+        seed=request.seed or 0,
+        stop=tuple(request.stop),
+    )
+
+
+def _with_receipt(deltas: Iterator[Delta], receipt: Receipt, started: float) -> Iterator[Delta]:
+    """The deltas; the answer in the last one gets the receipt, with the prompt as the model read it."""
+    read = None
+    for delta in deltas:
+        read = read or time.perf_counter()
+        if delta.answer is not None:
+            answer, seconds = delta.answer, {"read": read - started, "write": time.perf_counter() - read}
+            tokens = {"context": answer.usage.prompt_tokens, "answer": answer.usage.completion_tokens}
+            read_as = {key: answer.receipt[key] for key in ("prompt", "seen")}
+            told = {**receipt.spent(tokens, seconds).to_dict(), **read_as}
+            delta = replace(delta, answer=replace(answer, receipt=told))
+        yield delta

@@ -1,0 +1,136 @@
+"""The examples run on pocket as they are shipped, and what they say is so."""
+
+import json
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import armillary
+import armillary.tasks.denoise
+from armillary import cli
+from armillary.media import read_clip
+from armillary.sequence import Sample
+from armillary.sim import episode, replay, success
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+SHORT = sorted(file for file in EXAMPLES.glob("*.py") if file.name != "demo.py")
+
+
+@pytest.mark.parametrize("example", SHORT, ids=lambda file: file.name)
+def test_an_example_runs_and_makes_the_files_it_names(
+    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(example)])
+    runpy.run_path(str(example), run_name="__main__")
+    told = capsys.readouterr().out
+    assert told
+    assert all((tmp_path / file).stat().st_size for file in re.findall(r"out/[\w.-]+", told))
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder in which the demo ran, as a program of its own and in a pipe, and what it said."""
+    folder = tmp_path_factory.mktemp("demo")
+    place = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / "demo.py"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=place,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return folder, done.stdout
+
+
+def test_the_demo_says_where_every_file_is(demo: tuple[Path, str]) -> None:
+    folder, told = demo
+    made = {f"out/{file.name}" for file in (folder / "out").iterdir()}
+    assert made == set(re.findall(r"^   (out/[\w.-]+)", told, re.MULTILINE))
+
+
+def test_the_demo_in_a_pipe_prints_plain_lines(demo: tuple[Path, str]) -> None:
+    assert "\x1b" not in demo[1]
+    assert "\r" not in demo[1]
+
+
+def test_the_clip_of_the_demo_is_playable_and_sounds(demo: tuple[Path, str]) -> None:
+    clip = read_clip(demo[0] / "out/clip.mp4")
+    assert clip.frames.shape == (9, 64, 64, 3)
+    assert clip.sound is not None
+    assert abs(clip.sound).max() > 0
+    for picture in (demo[0] / "out").glob("*.png"):
+        Image.open(picture).verify()
+
+
+def test_the_demo_tells_the_outcome_that_the_simulator_gives(demo: tuple[Path, str]) -> None:
+    folder, told = demo
+    for number in (1, 2):
+        push = episode("push", number - 1, split="test")
+        actions = armillary.Actions.from_json((folder / f"out/push-{number}.json").read_text())
+        reached = success(push, replay(push.start, actions.values).positions)
+        assert f"{push.instruction}: {'success' if reached else 'no success'}\n" in told
+
+
+def test_the_demo_keeps_every_answer_with_the_truth_where_it_is_known(demo: tuple[Path, str]) -> None:
+    rows: list[dict[str, str]] = json.loads((demo[0] / "out/answers.json").read_text())
+    known = {q.text: q.answer for q in episode("slide", 0, split="test").questions()}
+    assert [row for row in rows if "truth" in row]
+    for row in rows:
+        verdict = f"({'right' if row['answer'] == row.get('truth') else 'wrong'})"
+        assert row["question"] in demo[1]
+        if "truth" in row:
+            assert row["truth"] == known[row["question"]]
+            assert f"the truth is {row['truth']}  {verdict}" in demo[1]
+
+
+def test_the_commands_that_the_demo_names_work(
+    demo: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(demo[0])
+    lines = [line for line in demo[1].splitlines() if "/armillary " in line]
+    assert len(lines) == 3
+    for line in lines:
+        monkeypatch.setattr(sys, "argv", ["armillary", *shlex.split(line)[1:]])
+        try:
+            cli.main()
+        except SystemExit as end:
+            assert not end.code, line
+    assert capsys.readouterr().out
+
+
+def test_the_picture_of_the_sequence_shows_what_the_sampler_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    example = runpy.run_path(str(EXAMPLES / "draw_sequence.py"))
+    given: list[Sample] = []
+
+    def stop(_network: object, positive: Sample, **_options: Any) -> None:
+        given.append(positive)
+        raise armillary.BadRequest("steps", 0, "this test draws nothing")
+
+    monkeypatch.setattr(armillary.tasks.denoise, "sample", stop)
+    world = armillary.load("pocket")
+    picture = episode("slide", 0, split="test").picture()
+    with pytest.raises(armillary.BadRequest, match="draws nothing"):
+        world.generate(example["PROMPT"], image=picture, sound=True)
+    drawn, margin = example["sample_of_request"]()
+    assert torch.equal(given[0].context.ids_A, drawn.context.ids_A)
+    assert example["draw"](given[0], margin) == example["draw"](drawn, margin)
+
+
+def test_the_picture_of_the_sequence_in_the_readme_is_the_one_drawn_today() -> None:
+    example = runpy.run_path(str(EXAMPLES / "draw_sequence.py"))
+    kept = (ROOT / "docs/pictures/sequence.svg").read_text()
+    assert kept == example["draw"](*example["sample_of_request"]()), "run `make docs`"

@@ -1,0 +1,121 @@
+"""The documents are true: every command and snippet runs, every link and file exists."""
+
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from armillary.cli import main
+from armillary.train.recipe import Recipe, read_recipe
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+CODE = re.compile(
+    r"^```(?P<language>\w*)\n(?P<block>.*?)^```$"  # fenced
+    r"|^\|.*\| `(?P<cell>[^`]*\bworld\.[^`]+)` \|$",  # the last column of a table
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def code(page: Path) -> Iterator[tuple[int, str, str]]:
+    """(line, language, text) of each piece of code, from top to bottom."""
+    text = page.read_text()
+    for found in CODE.finditer(text):
+        kind = "cell" if found["cell"] else "block"
+        line = text[: found.start(kind)].count("\n")
+        yield line, "python" if found["cell"] else found["language"], found[kind]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, where the repository's recipes can be named as in a clone."""
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: dict[str, Any] = {"__name__": page.stem}
+    for line, language, text in code(page):
+        if language == "python":
+            exec(compile("\n" * line + text, str(page), "exec"), names)
+        elif language == "sh":
+            for command in text.splitlines():
+                run(shlex.split(command, comments=True), monkeypatch)
+        elif language == "toml":
+            Recipe.model_validate(tomllib.loads(text))
+        else:
+            assert language == "", f"{page}:{line} how should {language} be run?"
+
+
+def run(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a command. Trainings are only read; `make` targets and examples have tests of their own."""
+    match words:
+        case []:
+            pass
+        case ["make", target]:
+            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        case ["python", script]:
+            assert (ROOT / script).parent == ROOT / "examples"
+            assert (ROOT / script).is_file()
+        case ["armillary", "train", recipe, *settings]:
+            assert settings[::2] == ["--set"] * (len(settings) // 2)
+            read_recipe(Path(recipe), settings[1::2])
+        case ["armillary", *_]:
+            monkeypatch.setattr(sys, "argv", words)
+            try:
+                main()
+            except SystemExit as end:
+                assert not end.code, f"{shlex.join(words)} ended with {end.code}"
+        case _:
+            pytest.fail(f"how should this be run? {shlex.join(words)}")
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = [link for link in re.findall(r"\]\(([^)#\s]+)", page.read_text()) if "://" not in link]
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=name)
+def test_files_that_are_named_exist(page: Path) -> None:
+    named = set(re.findall(r"`((?:armillary|docs|examples|recipes|tests)/[\w/.]*)`", page.read_text()))
+    assert not {file for file in named if not (ROOT / file).exists()}
+
+
+def test_the_tree_of_the_readme_exists() -> None:
+    tree = next(text for _, language, text in code(ROOT / "README.md") if not language)
+    top, missing = ROOT, []
+    for line in tree.splitlines():
+        entry = line.split()[0]
+        top = top if line.startswith(" ") else ROOT
+        if not (top / entry).exists():
+            missing.append(entry)
+        top = ROOT / entry if not line.startswith(" ") else top
+    assert not missing
+
+
+def test_every_part_of_the_package_has_its_sentence() -> None:
+    page = (ROOT / "docs/structures.md").read_text()
+    listed = "\n".join(line for line in page.splitlines() if line.startswith(("- `", "  ")))
+    parts = [part for part in (ROOT / "armillary").iterdir() if part.name[0] not in "._"]
+    names = {part.name + "/" * part.is_dir() for part in parts if not part.name.startswith("__")}
+    assert {part for part in names - {"py.typed"} if f"`{part}`" not in listed} == set()
+
+
+def test_the_readme_is_one_sentence_a_picture_and_two_commands_first() -> None:
+    text = (ROOT / "README.md").read_text()
+    places = [text.index(part) for part in ("Cosmos 3 in one", "sequence.svg", "make demo", "make test")]
+    assert places == sorted(places)

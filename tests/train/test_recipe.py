@@ -1,0 +1,71 @@
+"""A recipe makes a whole checkpoint from nothing, goes on after a stop, and refuses what it does not know."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from armillary.errors import BadRequest
+from armillary.tasks.parts import load_parts
+from armillary.train.recipe import Recipe, read_recipe, run
+
+POCKET = Path(__file__).parents[2] / "recipes" / "pocket.toml"
+SMALL = [
+    "tokenizer.episodes=24",
+    "video.steps=2",
+    "video.stills=2",
+    "video.clips=1",
+    "audio.steps=1",
+    "audio.clips=1",
+    "reasoner.steps=2",
+    "reasoner.pictures=2",
+    "reasoner.clips=1",
+    "reasoner.asked=2",
+    "cache.still=2",
+    "cache.push=2",
+    "cache.wander=2",
+    "cache.slide=2",
+    "generator.steps=3",
+    "generator.size=4",
+]
+
+
+def small(folder: Path, *more: str) -> Recipe:
+    return read_recipe(POCKET, [f'folder="{folder}"', *SMALL, *more])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return run(small(tmp_path_factory.mktemp("run")), tell=lambda _: None)
+
+
+def test_the_pocket_recipe_makes_a_checkpoint_that_loads_whole(made: Path) -> None:
+    parts = load_parts(made, device=torch.device("cpu"), dtype=torch.float32)
+    assert parts.video is not None
+    assert parts.audio is not None
+    assert parts.sight is not None
+    assert parts.network.config.layers == 5
+
+
+def test_what_it_writes_fits_in_sixteen_megabytes(made: Path) -> None:
+    assert sum(f.stat().st_size for f in made.rglob("*") if f.is_file()) < 16e6
+
+
+def test_a_finished_recipe_run_again_changes_no_weight(made: Path) -> None:
+    weights = made / "transformer" / "diffusion_pytorch_model.safetensors"
+    before = weights.read_bytes()
+    run(small(made.parent), tell=lambda _: None)
+    assert weights.read_bytes() == before
+
+
+def test_unknown_keys_and_stages_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="stepz"):
+        small(tmp_path, "video.stepz=3")
+    with pytest.raises(BadRequest, match="no stage 'vido'"):
+        small(tmp_path, "vido.steps=3")
+    with pytest.raises(BadRequest, match="steps"):
+        small(tmp_path, "video.steps=0")
+    with pytest.raises(BadRequest, match="name=value"):
+        small(tmp_path, "video.steps")
+    with pytest.raises(BadRequest, match="recipe"):
+        read_recipe(tmp_path / "absent.toml")
