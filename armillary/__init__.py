@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from armillary.answers import Answer
     from armillary.errors import BadRequest
     from armillary.media.clip import Clip
-    from armillary.requests import Answer
     from armillary.robots import Actions
     from armillary.world import World, load
 
@@ -18,7 +18,7 @@ __all__ = ["Actions", "Answer", "BadRequest", "Clip", "World", "__version__", "l
 
 _HOMES = {
     "Actions": "armillary.robots",
-    "Answer": "armillary.requests",
+    "Answer": "armillary.answers",
     "BadRequest": "armillary.errors",
     "Clip": "armillary.media.clip",
     "World": "armillary.world",

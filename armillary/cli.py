@@ -6,35 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from armillary import terminal
 from armillary.errors import BadRequest, nearest
-from armillary.terminal import (
-    ClipOut,
-    Device,
-    Doing,
-    Domain,
-    Dtype,
-    Guidance,
-    Image,
-    Json,
-    JsonOut,
-    Model,
-    NeededImage,
-    Negative,
-    Seed,
-    Shift,
-    Steps,
-    answer_fields,
-    check_folder,
-    clip_path,
-    give_actions,
-    guarded,
-    note,
-    progress,
-    say,
-    say_json,
-    tell_receipt,
-    tell_written,
-)
+from armillary.terminal import guarded, note, progress, say, say_json
 
 if TYPE_CHECKING:
     from armillary.world import World
@@ -86,10 +60,10 @@ def reason(
     seed: Annotated[
         int | None, typer.Option(help="With a temperature: the same seed, the same answer.")
     ] = None,
-    model: Model = "pocket",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    as_json: Json = False,
+    model: terminal.Model = "pocket",
+    device: terminal.Device = "auto",
+    dtype: terminal.Dtype = "auto",
+    as_json: terminal.Json = False,
 ) -> None:
     """Answer a question about pictures and clips.
 
@@ -116,7 +90,7 @@ def reason(
             say(delta.text, end="")
         answer = delta.answer or answer
     if answer is not None and as_json:
-        say_json(answer_fields(answer))
+        say_json(terminal.answer_fields(answer))
     elif answer is not None:
         say("")
         if answer.finish_reason == "length":
@@ -129,8 +103,8 @@ def reason(
 def generate(
     context: typer.Context,
     prompt: Annotated[str, typer.Argument(help="What to show.", show_default=False)],
-    output: ClipOut = None,
-    image: Image = None,
+    output: terminal.ClipOut = None,
+    image: terminal.Image = None,
     video: Annotated[Path | None, typer.Option(help="A clip file; its end is continued.")] = None,
     frames: Annotated[
         int | None,
@@ -141,15 +115,15 @@ def generate(
         str | None, typer.Option(help="WxH in pixels, such as 64x64.  [default: the model's]")
     ] = None,
     sound: Annotated[bool, typer.Option("--sound", help="With sound that fits.")] = False,
-    negative: Negative = None,
-    seed: Seed = None,
-    steps: Steps = None,
-    guidance: Guidance = None,
-    shift: Shift = None,
-    model: Model = "pocket",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    as_json: Json = False,
+    negative: terminal.Negative = None,
+    seed: terminal.Seed = None,
+    steps: terminal.Steps = None,
+    guidance: terminal.Guidance = None,
+    shift: terminal.Shift = None,
+    model: terminal.Model = "pocket",
+    device: terminal.Device = "auto",
+    dtype: terminal.Dtype = "auto",
+    as_json: terminal.Json = False,
 ) -> None:
     """Make a picture or a clip from words.
 
@@ -176,12 +150,12 @@ def generate(
     }
     if _only_validates(context, "generate", options, model=model, as_json=as_json):
         return
-    path = clip_path(output, picture=frames == 1, sound=sound)
+    path = terminal.clip_path(output, picture=frames == 1, sound=sound)
     world = _load(model, device, dtype)
     with progress("generating") as on_step:
         clip = world.generate(**options, on_step=on_step)
     clip.save(path)
-    tell_written(path, clip.receipt, as_json=as_json)
+    terminal.tell_written(path, clip.receipt, as_json=as_json)
 
 
 @app.command()
@@ -189,20 +163,20 @@ def generate(
 @guarded
 def forward_dynamics(
     context: typer.Context,
-    image: NeededImage,
+    image: terminal.NeededImage,
     actions: Annotated[Path, typer.Option(help="A JSON file: rows of numbers, one row a frame to come.")],
-    domain: Domain,
-    output: ClipOut = None,
-    prompt: Doing = None,
-    negative: Negative = None,
-    seed: Seed = None,
-    steps: Steps = None,
-    guidance: Guidance = None,
-    shift: Shift = None,
-    model: Model = "pocket",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    as_json: Json = False,
+    domain: terminal.Domain,
+    output: terminal.ClipOut = None,
+    prompt: terminal.Doing = None,
+    negative: terminal.Negative = None,
+    seed: terminal.Seed = None,
+    steps: terminal.Steps = None,
+    guidance: terminal.Guidance = None,
+    shift: terminal.Shift = None,
+    model: terminal.Model = "pocket",
+    device: terminal.Device = "auto",
+    dtype: terminal.Dtype = "auto",
+    as_json: terminal.Json = False,
 ) -> None:
     """Show what a robot's actions would do.
 
@@ -213,12 +187,12 @@ def forward_dynamics(
     options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
     if _only_validates(context, "forward_dynamics", options, model=model, as_json=as_json):
         return
-    path = clip_path(output, picture=False, sound=False)
+    path = terminal.clip_path(output, picture=False, sound=False)
     world = _load(model, device, dtype)
     with progress("imagining") as on_step:
         clip = world.forward_dynamics(**options, on_step=on_step)
     clip.save(path)
-    tell_written(path, clip.receipt, as_json=as_json)
+    terminal.tell_written(path, clip.receipt, as_json=as_json)
 
 
 @app.command()
@@ -227,18 +201,18 @@ def forward_dynamics(
 def inverse_dynamics(
     context: typer.Context,
     video: Annotated[Path, typer.Option(help="A clip file.")],
-    domain: Domain,
-    output: JsonOut = None,
-    prompt: Doing = None,
-    negative: Negative = None,
-    seed: Seed = None,
-    steps: Steps = None,
-    guidance: Guidance = None,
-    shift: Shift = None,
-    model: Model = "pocket",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    as_json: Json = False,
+    domain: terminal.Domain,
+    output: terminal.JsonOut = None,
+    prompt: terminal.Doing = None,
+    negative: terminal.Negative = None,
+    seed: terminal.Seed = None,
+    steps: terminal.Steps = None,
+    guidance: terminal.Guidance = None,
+    shift: terminal.Shift = None,
+    model: terminal.Model = "pocket",
+    device: terminal.Device = "auto",
+    dtype: terminal.Dtype = "auto",
+    as_json: terminal.Json = False,
 ) -> None:
     """Tell which actions made a clip.
 
@@ -249,11 +223,11 @@ def inverse_dynamics(
     options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
     if _only_validates(context, "inverse_dynamics", options, model=model, as_json=as_json):
         return
-    check_folder(output)
+    terminal.check_folder(output)
     world = _load(model, device, dtype)
     with progress("looking") as on_step:
         actions = world.inverse_dynamics(**options, on_step=on_step)
-    give_actions(actions, output, as_json=as_json)
+    terminal.give_actions(actions, output, as_json=as_json)
 
 
 @app.command()
@@ -262,21 +236,21 @@ def inverse_dynamics(
 def policy(
     context: typer.Context,
     instruction: Annotated[str, typer.Argument(help="What to do.", show_default=False)],
-    image: NeededImage,
-    domain: Domain,
-    output: JsonOut = None,
-    negative: Negative = None,
+    image: terminal.NeededImage,
+    domain: terminal.Domain,
+    output: terminal.JsonOut = None,
+    negative: terminal.Negative = None,
     clip: Annotated[
         Path | None, typer.Option(help="Also write what this would look like: .mp4 or .gif.")
     ] = None,
-    seed: Seed = None,
-    steps: Steps = None,
-    guidance: Guidance = None,
-    shift: Shift = None,
-    model: Model = "pocket",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    as_json: Json = False,
+    seed: terminal.Seed = None,
+    steps: terminal.Steps = None,
+    guidance: terminal.Guidance = None,
+    shift: terminal.Shift = None,
+    model: terminal.Model = "pocket",
+    device: terminal.Device = "auto",
+    dtype: terminal.Dtype = "auto",
+    as_json: terminal.Json = False,
 ) -> None:
     """Tell a robot what to do now.
 
@@ -293,15 +267,15 @@ def policy(
     options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
     if _only_validates(context, "policy", options, model=model, as_json=as_json):
         return
-    check_folder(output)
-    path = clip and clip_path(clip, picture=False, sound=False)
+    terminal.check_folder(output)
+    path = clip and terminal.clip_path(clip, picture=False, sound=False)
     world = _load(model, device, dtype)
     with progress("deciding") as on_step:
         actions = world.policy(**options, on_step=on_step)
     if path and actions.clip:
         actions.clip.save(path)
         note(f"wrote {path}")
-    give_actions(actions, output, as_json=as_json)
+    terminal.give_actions(actions, output, as_json=as_json)
 
 
 @app.command()
@@ -371,6 +345,37 @@ def train(
     say(str(run(read_recipe(recipe, setting or ()), tell=note)))
 
 
+@app.command(name="eval")
+@guarded
+def evaluate(
+    model: Annotated[str, typer.Argument(help="pocket, a folder, or a hub name.")],
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help="codecs, reasoner, image, video, sound, dynamics or policy; may be repeated."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="24 cases a figure in place of 256.")] = False,
+    n: Annotated[int | None, typer.Option("-n", help="Cases a figure.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A folder for the report with pictures.")] = None,
+    as_json: terminal.Json = False,
+) -> None:
+    """Measure a checkpoint on the table-top world.
+
+    \b
+    armillary eval pocket --quick
+    armillary eval pocket --suite policy --suite dynamics --out report
+    """
+    from armillary.eval import evaluate as measure
+
+    result = measure(model, suites=suite or None, quick=quick, n=n, out=out, tell=note)
+    if as_json:
+        say_json(result)
+        return
+    for name, found in result["suites"].items():
+        for figure in found["figures"]:
+            interval = f"{figure['low']} to {figure['high']}, n={figure['n']}"
+            say(f"{name}: {figure['name']}: {figure['value']} {figure['unit']} ({interval})")
+
+
 def main() -> None:
     """The entry point `armillary`."""
     app()
@@ -384,7 +389,7 @@ def _only_validates(
         return False
     from armillary.world import validate as check
 
-    tell_receipt(check(task, model, **options).to_dict(), as_json=as_json)
+    terminal.tell_receipt(check(task, model, **options).to_dict(), as_json=as_json)
     return True
 
 

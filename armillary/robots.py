@@ -61,8 +61,7 @@ class Robot:
     width: columns of an action; None or `varies` where it depends on the data set (`robot(name, width=...)`).
     columns: empty where their order is not published. tier: which canvas its pictures are brought to; None
     keeps their own size. scaled: whether units are scaled on the way in and restored on the way out. Published
-    models take and give model units: for them the statistics serve those who prepare data; nothing here
-    applies them.
+    models take and give model units; their statistics are for preparing data, and nothing here applies them.
     """
 
     name: str
@@ -187,7 +186,10 @@ class Actions:
         if domain is not None and written["domain"] != domain:
             raise BadRequest("domain", domain, f"these actions were written for {written['domain']!r}")
         body = robot(written["domain"])
-        fps, names = written.get("fps", body.fps), tuple(written.get("names", body.columns))
+        try:
+            fps, names = float(written.get("fps", body.fps)), tuple(written.get("names", body.columns))
+        except (TypeError, ValueError):
+            raise BadRequest("actions", text, "fps must be a number and names a list") from None
         actions = cls(written["values"], body.name, fps, names, receipt=written.get("receipt", {}))
         if written.get("digest", actions.digest) != actions.digest:
             message = f"{body.name} is {actions.digest} here: its columns or scaling were others"

@@ -67,6 +67,7 @@ def main() -> None:
     look(world, clip, notes)
     compare(world, notes)
     act(world)
+    console.print()
     wrote(OUT / "answers.json", "all questions and answers", json.dumps(notes.rows, indent=2) + "\n")
     farewell(time.perf_counter() - started)
 
@@ -76,14 +77,15 @@ def main() -> None:
 
 def imagine(world: "World") -> Clip:
     """A clip with sound from words alone."""
-    with stage(f'1  Imagine: "{PROMPT}"'), progress("drawing picture and sound") as on_step:
-        clip = world.generate(PROMPT, sound=True, seed=0, on_step=on_step)
-    clip.save(OUT / "clip.mp4")
-    clip.sheet().save(OUT / "clip.png")
-    clip.waveform().save(OUT / "clip-sound.png")
-    wrote(OUT / "clip.mp4", f"{clip.duration_s:.1f} s of picture and sound, 64x64, made by the model")
-    wrote(OUT / "clip.png", "every frame on one sheet")
-    wrote(OUT / "clip-sound.png", "its sound as a curve, left above right")
+    with stage(f'1  Imagine: "{PROMPT}"'):
+        with progress("drawing picture and sound") as on_step:
+            clip = world.generate(PROMPT, sound=True, seed=0, on_step=on_step)
+        clip.save(OUT / "clip.mp4")
+        clip.sheet(columns=5).save(OUT / "clip.png")
+        clip.waveform().save(OUT / "clip-sound.png")
+        wrote(OUT / "clip.mp4", f"{clip.duration_s:.1f} s of picture and sound, 64x64, made by the model")
+        wrote(OUT / "clip.png", "every frame on one sheet")
+        wrote(OUT / "clip-sound.png", "its sound as a curve, left above right")
     return clip
 
 
@@ -97,10 +99,10 @@ def look(world: "World", clip: Clip, notes: Notes) -> None:
         with console.status("looking"):
             found = world.reason(FIND, images=[clip.frames[0]], max_tokens=LONGEST)
         notes.add("out/clip.mp4, first frame", FIND, found.text)
-    boxes = [(box.x1, box.y1, box.x2, box.y2) for box in found.boxes]
-    names = [box.label for box in found.boxes]
-    draw_boxes(clip.frames[0], boxes, labels=names).save(OUT / "boxes.png")
-    wrote(OUT / "boxes.png", f"{len(boxes)} of these boxes on the first frame")
+        boxes = [(box.x1, box.y1, box.x2, box.y2) for box in found.boxes]
+        names = [box.label for box in found.boxes]
+        draw_boxes(clip.frames[0], boxes, labels=names).save(OUT / "boxes.png")
+        wrote(OUT / "boxes.png", f"the first frame with {len(boxes)} {'box' if len(boxes) == 1 else 'boxes'}")
 
 
 def compare(world: "World", notes: Notes) -> None:
@@ -113,8 +115,8 @@ def compare(world: "World", notes: Notes) -> None:
                 with console.status("looking"):
                     answer = world.reason(question.text, videos=[clip], max_tokens=LONGEST)
                 notes.add("out/simulated.mp4", question.text, answer.text, question.answer)
-    clip.save(OUT / "simulated.mp4")
-    wrote(OUT / "simulated.mp4", "that clip: physics and sound computed, not imagined")
+        clip.save(OUT / "simulated.mp4")
+        wrote(OUT / "simulated.mp4", "that clip: physics and sound computed, not imagined")
 
 
 def act(world: "World") -> None:
@@ -134,8 +136,8 @@ def act(world: "World") -> None:
             wrote(OUT / f"push-{number}.mp4", "imagined on the left, real on the right")
             wrote(OUT / f"push-{number}.png", "the same, frame by frame")
             wrote(OUT / f"push-{number}.json", "the actions", actions.to_json() + "\n")
-    write_png(OUT / "start.png", push.picture())
-    wrote(OUT / "start.png", "the start that both saw")
+        write_png(OUT / "start.png", push.picture())
+        wrote(OUT / "start.png", "the start that both saw")
 
 
 def carry_out(push: Episode, actions: Actions) -> Episode:

@@ -23,6 +23,7 @@ from armillary.tasks.segments import Latents
 PROMPT = "a red disc slides right and hits the wall"
 COLOURS = {"context": "#56779a", "vision": "#e69f00", "sound": "#009e73", "action": "#cc79a7"}
 NAMES = {"context": "prompt", "vision": "vision", "sound": "sound", "action": "actions"}
+TURN = 'patternTransform="rotate(45)"'  # noisy tokens are hatched
 CELL, LEFT, GAP = 8, 92, 14  # pixels of a token, left of the first, between the towers
 MASK, AXIS = 4, 40  # pixels of a token in the mask; height of one axis of positions
 
@@ -42,7 +43,7 @@ class Run:
 
 
 def sample_of_request() -> tuple[Sample, int]:
-    """What the sampler is given for `generate(PROMPT, image=..., sound=True)`, and the margin of its positions."""
+    """What the sampler is given for `generate(PROMPT, image=..., sound=True)`; margin of positions."""
     parts = armillary.load("pocket").parts
     prompt = with_metadata(PROMPT, frames=9, fps=8.0, height=64, width=64)
     contexts = read_prompts(parts, prompt, "", guidance=1.0)
@@ -117,8 +118,8 @@ def _mask(runs: list[Run], context: int, total: int, top: int) -> list[str]:
     side = total * MASK
     marks.append(f'<rect x="{LEFT}" y="{top}" width="{side}" height="{side}" fill="#f4f4f4"/>')
     for row in range(context):
-        y, width = top + row * MASK, (row + 1) * MASK
-        marks.append(f'<rect x="{LEFT}" y="{y}" width="{width}" height="{MASK}" fill="{COLOURS["context"]}"/>')
+        y, width, fill = top + row * MASK, (row + 1) * MASK, COLOURS["context"]
+        marks.append(f'<rect x="{LEFT}" y="{y}" width="{width}" height="{MASK}" fill="{fill}"/>')
     y, height = top + context * MASK, (total - context) * MASK
     for run in runs:
         x, width = LEFT + run.start * MASK, run.count * MASK
@@ -132,7 +133,8 @@ def _words(runs: list[Run], x: int, top: int) -> list[str]:
     marks: list[str] = []
     for i, run in enumerate(runs):
         y = top + i * 24
-        how = "noisy: drawn step by step" if run.noisy else "read once" if run.kind == "context" else "clean: given"
+        given = "read once" if run.kind == "context" else "clean: given"
+        how = "noisy: drawn step by step" if run.noisy else given
         marks.append(f'<rect x="{x}" y="{y}" width="16" height="16" fill="{run.fill}" stroke="#333"/>')
         marks.append(_text(x + 24, y + 13, f"{NAMES[run.kind]}, {how}", "start"))
     sentences = (
@@ -159,7 +161,7 @@ def _text(x: int, y: int, words: str, anchor: str, *, bold: bool = False, small:
 
 def _page(body: list[str], width: int, height: int) -> str:
     hatches = [
-        f'<pattern id="{kind}" width="4" height="4" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        f'<pattern id="{kind}" width="4" height="4" patternUnits="userSpaceOnUse" {TURN}>'
         f'<rect width="4" height="4" fill="{colour}" fill-opacity=".25"/>'
         f'<rect width="1.6" height="4" fill="{colour}"/></pattern>'
         for kind, colour in COLOURS.items()

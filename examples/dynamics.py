@@ -23,5 +23,5 @@ print(f"{out / 'forward.mp4'}: {imagined:.2f} levels from what happened; a still
 # Inverse: the clip is known, the model tells the actions, in pixels a second.
 found = world.inverse_dynamics(real.frames, domain="tabletop")
 (out / "inverse.json").write_text(found.to_json())
-print(f"{out / 'inverse.json'}: {np.abs(found.values - real.actions).mean():.1f} px/s from what was done;", end=" ")
-print(f"standing still is {np.abs(real.actions).mean():.1f}")
+missed, still = np.abs(found.values - real.actions).mean(), np.abs(real.actions).mean()
+print(f"{out / 'inverse.json'}: {missed:.1f} px/s from what was done; standing still is {still:.1f}")

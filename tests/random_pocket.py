@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from armillary.codecs.audio_vae import AudioVAE, AudioVAEConfig
-from armillary.codecs.wan_vae import WanVAE, WanVAEConfig
+from armillary.codecs.wan_vae import WanVAE
 from armillary.train.audio import pocket_audio_config
 from armillary.train.layout import Pocket, build_tokenizer, write_checkpoint
 from armillary.train.video import pocket_video_config

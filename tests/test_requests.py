@@ -1,4 +1,4 @@
-"""A request is checked field by field, then against one checkpoint; what was filled in or rounded is noted."""
+"""A request is checked field by field, then against one checkpoint; what was filled in is noted."""
 
 import json
 import math
@@ -133,7 +133,7 @@ def test_what_cannot_be_generated_is_refused_by_name(options: dict[str, Any], na
 
 
 def test_a_needed_field_is_named() -> None:
-    with pytest.raises(BadRequest, match="^domain=None: is needed: the name of a robot"):
+    with pytest.raises(BadRequest, match=r"^domain=None: is needed: the name of a robot"):
         ask(InverseDynamicsRequest, {"video": "a.mp4"})
 
 
@@ -192,12 +192,12 @@ def test_a_question_that_cannot_be_used_is_refused_by_name(options: dict[str, An
 
 
 def test_pictures_belong_to_a_prompt_or_into_the_messages() -> None:
-    with pytest.raises(BadRequest, match="^images=.*put pictures and clips into them"):
+    with pytest.raises(BadRequest, match=r"^images=.*put pictures and clips into them"):
         reason(prompt=None, messages=[{"role": "user", "content": "x"}], images=["a.png"])
 
 
 def test_a_blind_checkpoint_refuses_pictures() -> None:
-    with pytest.raises(BadRequest, match="^videos=.*no vision tower"):
+    with pytest.raises(BadRequest, match=r"^videos=.*no vision tower"):
         reason(replace(FACTS, sees=False), videos=["a.mp4"])
 
 

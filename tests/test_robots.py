@@ -180,7 +180,9 @@ def test_actions_of_another_scaling_are_refused() -> None:
         Actions.from_json(text, domain="tabletop")
 
 
-@pytest.mark.parametrize("text", ["", "no", "3", '{"domain": "tabletop"}', '"values"', b"\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "no", "3", '{"domain": "tabletop"}', '"values"', b"\xff", '{"values": [[1, 2]], "fps": "x"}']
+)
 def test_other_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(BadRequest):
         Actions.from_json(text, domain="tabletop")

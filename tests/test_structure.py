@@ -22,7 +22,7 @@ LAYERS = (
     ("errors",),
     ("requests",),
     ("media", "sequence"),
-    ("attention", "robots", "sim"),
+    ("answers", "attention", "robots", "sim"),
     ("model",),
     ("weights",),
     ("adapters", "codecs", "flow"),
@@ -33,6 +33,7 @@ LAYERS = (
     ("world",),
     ("eval",),
     ("serve",),
+    ("terminal",),
     ("cli",),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

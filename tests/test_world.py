@@ -28,10 +28,11 @@ from armillary.world import ActOptions, AnswerOptions, DrawOptions, GenerateOpti
 from tests.random_pocket import random_pocket
 
 RANDOM = np.random.default_rng(0)
-PICTURE = RANDOM.integers(0, 256, (64, 64, 3), dtype=np.uint8)
-CLIP = Clip(RANDOM.integers(0, 256, (9, 64, 64, 3), dtype=np.uint8), 8.0)
+PICTURE = RANDOM.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+CLIP = Clip(RANDOM.integers(0, 256, (9, 16, 16, 3), dtype=np.uint8), 8.0)
 PUSHES = RANDOM.normal(0, 20, (11, 2)).astype(np.float32)
 QUICK: Any = {"steps": 2, "seed": 3}
+SMALL: Any = {"steps": 1, "size": "16x16"}
 
 
 @pytest.fixture(scope="module")
@@ -198,10 +199,10 @@ def test_a_clip_is_made_with_sound_and_a_receipt_that_its_file_keeps(world: Worl
 
 
 def test_a_seed_decides(world: World) -> None:
-    first, again, other = (world.generate("x", frames=1, steps=1, seed=s).frames for s in (0, 0, 1))
+    first, again, other = (world.generate("x", frames=1, **SMALL, seed=s).frames for s in (0, 0, 1))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
-    assert np.array_equal(first, world.generate("x", frames=1, steps=1).frames)
+    assert np.array_equal(first, world.generate("x", frames=1, **SMALL).frames)
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -211,7 +212,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"guidance": 5.0},
     {"guidance": 5.0, "negative": "blue"},
     {"fps": 16.0},
-    {"size": "64x72"},
+    {"size": "16x24"},
     {"image": PICTURE},
     {"video": CLIP},
     {"sound": True},
@@ -220,7 +221,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 def test_every_option_changes_the_clip(world: World) -> None:
     made = {
-        str(sorted(options)): world.generate(**{"prompt": "x", **QUICK, **options})
+        str(sorted(options)): world.generate(**{"prompt": "x", **QUICK, "size": "16x16", **options})
         for options in [{}, *OPTIONS]
     }
     seen = {(clip.frames.tobytes(), clip.fps, clip.sound is None) for clip in made.values()}
@@ -228,7 +229,7 @@ def test_every_option_changes_the_clip(world: World) -> None:
 
 
 def test_a_given_picture_is_the_first_frame_whatever_the_seed(world: World) -> None:
-    first, other = (world.generate("x", image=PICTURE, steps=1, seed=s).frames for s in (0, 1))
+    first, other = (world.generate("x", image=PICTURE, **SMALL, seed=s).frames for s in (0, 1))
     assert np.array_equal(first[0], other[0])
     assert not np.array_equal(first[-1], other[-1])
 
@@ -239,7 +240,7 @@ def test_a_continuation_takes_the_end_and_the_rate_of_its_clip(world: World, tmp
     receipt = validate("generate", world.facts.model, prompt="x", video=tmp_path / "slow.mp4")
     assert receipt.used["fps"] == 4.0
     ended, whole = (
-        world.generate("x", video=video, steps=1) for video in (Clip(slow.frames[-5:], 4.0), slow)
+        world.generate("x", video=video, **SMALL) for video in (Clip(slow.frames[-5:], 4.0), slow)
     )
     assert ended.fps == whole.fps == 4.0
     assert np.array_equal(ended.frames, whole.frames)
@@ -286,13 +287,13 @@ def test_returning_false_cancels_at_that_step(world: World) -> None:
 
 def test_forward_dynamics_shows_a_frame_after_each_action(world: World, tmp_path: Path) -> None:
     clip = world.forward_dynamics(PICTURE, PUSHES, domain="tabletop", **QUICK)
-    assert clip.frames.shape == (12, 64, 64, 3)
+    assert clip.frames.shape == (12, 16, 16, 3)
     assert np.array_equal(clip.actions.values, PUSHES)
     assert clip.receipt["used"]["contract"] == robot("tabletop").digest
     actions = Actions(PUSHES, "tabletop", 8.0)
     (tmp_path / "a.json").write_text(actions.to_json())
     (tmp_path / "bare.json").write_text(json.dumps(PUSHES.tolist()))
-    for source in (actions, tmp_path / "a.json", str(tmp_path / "bare.json"), PUSHES.tolist()):
+    for source in (actions, tmp_path / "a.json", str(tmp_path / "bare.json")):
         same = world.forward_dynamics(PICTURE, source, domain="tabletop", **QUICK)
         assert np.array_equal(same.frames, clip.frames)
 
@@ -311,7 +312,7 @@ def test_a_policy_gives_actions_and_what_they_would_look_like(world: World) -> N
     actions = world.policy("push it left", PICTURE, domain="tabletop", **QUICK)
     assert actions.values.shape == (8, 2)
     assert actions.clip is not None
-    assert actions.clip.frames.shape == (9, 64, 64, 3)
+    assert actions.clip.frames.shape == (9, 16, 16, 3)
     assert actions.clip.receipt == actions.receipt
     blind = world.policy("push it left", PICTURE, domain="tabletop", decode=False, **QUICK)
     assert blind.clip is None
@@ -366,5 +367,5 @@ def test_methods_take_exactly_the_fields_of_their_request(
 
 
 def test_an_unknown_task_is_refused(folder: Path) -> None:
-    with pytest.raises(BadRequest, match="^task='generat': nearest are generate"):
+    with pytest.raises(BadRequest, match=r"^task='generat': nearest are generate"):
         validate("generat", folder)

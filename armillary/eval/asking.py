@@ -125,7 +125,9 @@ def reasoner(bench: Bench) -> Outcome:
     blind = {kind: [episode(kind, seed) for seed in range(trained)] for kind in _kinds()}
     figures, examples = list[Figure](), list[Example]()
     for plan in PLANS:
-        asked = list(islice(plan.cases(plan.split, [_held_out(bench, k, plan.split) for k in plan.kinds]), bench.n))
+        asked = list(
+            islice(plan.cases(plan.split, [_held_out(bench, k, plan.split) for k in plan.kinds]), bench.n)
+        )
         answers = answer_many(bench.parts, asked, limit=plan.limit)
         guess = Blind.learnt(plan, [e for kind in plan.kinds for e in blind[kind]])
         marks = [plan.mark(answer, a.question.answer) for answer, a in zip(answers, asked, strict=True)]
@@ -156,7 +158,9 @@ def _figures(plan: Plan, marks: Sequence[float], guessed: Sequence[float]) -> li
     ]
 
 
-def _wrong(plan: Plan, asked: Sequence[Asked], answers: Sequence[str], marks: Sequence[float]) -> list[Example]:
+def _wrong(
+    plan: Plan, asked: Sequence[Asked], answers: Sequence[str], marks: Sequence[float]
+) -> list[Example]:
     """The first answers of a figure that are not right."""
     bad = [i for i, mark in enumerate(marks) if mark < 0.5][:_SHOWN]
     return [

@@ -121,7 +121,9 @@ def draw_many(
         segments = [wanted[i].latents.segments(traits) for i in some]
         positives = [Sample(contexts[i].positive, s) for i, s in zip(some, segments, strict=True)]
         negatives = [
-            Sample(context, s) for i, s in zip(some, segments, strict=True) if (context := contexts[i].negative)
+            Sample(context, s)
+            for i, s in zip(some, segments, strict=True)
+            if (context := contexts[i].negative)
         ]
         states = sample_many(
             parts.network,
@@ -163,7 +165,11 @@ class Asked:
         """The whole clip where the question needs it, else its first frame; then the question."""
         e = self.episode
         clip, picture = {"type": "video", "video": None}, {"type": "image", "image": None}
-        shown = clip | {"video": Clip(e.frames, e.fps)} if self.question.needs_clip else picture | {"image": e.picture()}
+        shown = (
+            clip | {"video": Clip(e.frames, e.fps)}
+            if self.question.needs_clip
+            else picture | {"image": e.picture()}
+        )
         return [{"role": "user", "content": [shown, {"type": "text", "text": self.question.text}]}]
 
 

@@ -80,12 +80,16 @@ def contact_sheet(rows: Sequence[Row], *, scale: int = 2) -> Image.Image:
     gap, line = 4, 18
     height, width = (side * scale for side in rows[0][1].shape[1:3])
     widest = max(len(frames) for _, frames in rows)
-    sheet = Image.new("RGB", (gap + widest * (width + gap), len(rows) * (height + line + gap)), (250, 250, 250))
+    sheet = Image.new(
+        "RGB", (gap + widest * (width + gap), len(rows) * (height + line + gap)), (250, 250, 250)
+    )
     pen = ImageDraw.Draw(sheet)
     for number, (label, frames_THW3) in enumerate(rows):
         top = number * (height + line + gap)
         pen.text((gap, top + 2), label, fill=(20, 20, 20), font=font(12))
         for i, frame_HW3 in enumerate(frames_THW3):
-            tile = Image.fromarray(np.ascontiguousarray(frame_HW3)).resize((width, height), Image.Resampling.NEAREST)
+            tile = Image.fromarray(np.ascontiguousarray(frame_HW3)).resize(
+                (width, height), Image.Resampling.NEAREST
+            )
             sheet.paste(tile, (gap + i * (width + gap), top + line))
     return sheet

@@ -29,7 +29,11 @@ _REACH = np.arange(-1.5, 1.6, 0.5)  # px around the centre of mass that template
 _HALF = 13  # px; half the side of the window that holds any object
 
 # Where the middle of the bounding box lies from the centre of mass: a triangle is heavy at its base.
-_BOX_FROM_MASS: Final[dict[Shape, float]] = {"disc": 0.0, "square": 0.0, "triangle": -EXTENTS["triangle"][1] / 3}
+_BOX_FROM_MASS: Final[dict[Shape, float]] = {
+    "disc": 0.0,
+    "square": 0.0,
+    "triangle": -EXTENTS["triangle"][1] / 3,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +276,9 @@ def _peaks(rise_S: Floats) -> Iterable[int]:
         yield start + round(_WINDOW / _STEP / 2)
 
 
-def score_onsets(found: Sequence[Onset], wanted: Sequence[Onset], tolerance: float) -> tuple[int, int, int, int]:
+def score_onsets(
+    found: Sequence[Onset], wanted: Sequence[Onset], tolerance: float
+) -> tuple[int, int, int, int]:
     """Found rightly, found wrongly, missed, and of the rightly found those with exactly the right pitches.
 
     Each wanted onset takes the nearest free one within `tolerance` seconds.
@@ -285,4 +291,3 @@ def score_onsets(found: Sequence[Onset], wanted: Sequence[Onset], tolerance: flo
             right += 1
             pitched += match.shapes == onset.shapes
     return right, len(free), len(wanted) - right, pitched
-

@@ -1,4 +1,4 @@
-"""The suites of what is made from words: pictures, clips, their sound, and the autoencoders they all pass through.
+"""The suites of what is made from words: pictures and clips.
 
 Everything made is read by the detectors. Beside each figure stand the same clips held against another clip's caption or
 recording, and the ceiling: the true recording, once through the autoencoder.
@@ -12,30 +12,18 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from armillary.eval.batches import (
-    decode_clips,
-    decode_sounds,
-    draw_many,
-    encode_clips,
-    round_trip,
-    round_trip_sounds,
-    wanted_clip,
-)
+from armillary.eval.batches import decode_clips, draw_many, encode_clips, round_trip, wanted_clip
 from armillary.eval.bench import Bench, Outcome, Row, contact_sheet, next_one, telling
-from armillary.eval.detectors import Scene, heard, look, onsets, score_onsets, watch
-from armillary.eval.scores import Figure, Score, f1, mean, pooled, quotient, share
-from armillary.media import Clip
+from armillary.eval.detectors import Scene, look, watch
+from armillary.eval.scores import Figure, Score, share
 from armillary.media.source import Pixels
 from armillary.sim.experts import DIRECTIONS, Direction
 from armillary.sim.language import cell, success
 from armillary.sim.physics import FPS, Floats, Object, Point
 from armillary.sim.scenes import Episode
 from armillary.tasks.frames import require_video
-from armillary.tasks.generate import require_audio
 from armillary.tasks.segments import Latents
 
-_FRAME = 1.0 / FPS
-_SHARP = 0.03  # seconds within which a collision kept by the autoencoder must be
 _MOVED = 2.0  # px after which a motion has a direction
 
 
@@ -70,7 +58,9 @@ def image(bench: Bench) -> Outcome:
         right = [all_right(e, s) for e, s in zip(episodes, scenes, strict=True)]
         for i in telling(right, 6):
             mark = "right" if right[i] else "wrong"
-            sheets.append((f"{mark}: {episodes[i].caption} (true, made)", np.concatenate([episodes[i].frames, made[i]])))
+            sheets.append(
+                (f"{mark}: {episodes[i].caption} (true, made)", np.concatenate([episodes[i].frames, made[i]]))
+            )
     return Outcome(figures, {"image": contact_sheet(sheets, scale=2)})
 
 
@@ -88,7 +78,11 @@ def _picture_figures(
     found = list[Figure]()
     for name, shape, bar in (("colour", False, None if unseen else 0.97), ("colour and shape", True, None)):
         beside = {"another caption": placed(others, scenes, shape), "ceiling": placed(episodes, best, shape)}
-        found.append(Figure(f"{name} at the asked place{suffix}", placed(episodes, scenes, shape), "share", beside, bar))
+        found.append(
+            Figure(
+                f"{name} at the asked place{suffix}", placed(episodes, scenes, shape), "share", beside, bar
+            )
+        )
     beside = {"another caption": whole(others, scenes), "ceiling": whole(episodes, best)}
     bar = 0.60 if unseen else 0.85
     return [*found, Figure(f"everything right{suffix}", whole(episodes, scenes), "share", beside, bar)]
@@ -105,7 +99,9 @@ def in_place(e: Episode, scene: Scene, *, shape: bool) -> list[bool]:
 
 def all_right(e: Episode, scene: Scene) -> bool:
     """Is every object there as asked, nothing more, and no pusher?"""
-    return len(scene.objects) == len(e.objects) and all(in_place(e, scene, shape=True)) and scene.pusher is None
+    return (
+        len(scene.objects) == len(e.objects) and all(in_place(e, scene, shape=True)) and scene.pusher is None
+    )
 
 
 # Clips
@@ -114,7 +110,9 @@ def all_right(e: Episode, scene: Scene) -> bool:
 def video(bench: Bench) -> Outcome:
     """Slides from words alone, and pushes from a first frame that allows several words."""
     (slides, sheet), (pushes, more) = _from_words(bench), _from_picture(bench)
-    return Outcome([*slides, *pushes], {"text-to-video": contact_sheet(sheet), "image-to-video": contact_sheet(more)})
+    return Outcome(
+        [*slides, *pushes], {"text-to-video": contact_sheet(sheet), "image-to-video": contact_sheet(more)}
+    )
 
 
 def _from_words(bench: Bench) -> tuple[list[Figure], list[Row]]:
@@ -126,7 +124,9 @@ def _from_words(bench: Bench) -> tuple[list[Figure], list[Row]]:
     others = next_one(episodes)
 
     def turned(cases: Sequence[Episode], seen: Sequence[list[Scene]]) -> list[bool]:
-        return [slide_direction(e, s) == way(e.velocities[0][slider(e)]) for e, s in zip(cases, seen, strict=True)]
+        return [
+            slide_direction(e, s) == way(e.velocities[0][slider(e)]) for e, s in zip(cases, seen, strict=True)
+        ]
 
     def kept(cases: Sequence[Episode], seen: Sequence[list[Scene]]) -> Score:
         return share([same_throughout(e.objects, s) for e, s in zip(cases, seen, strict=True)])
@@ -136,7 +136,10 @@ def _from_words(bench: Bench) -> tuple[list[Figure], list[Row]]:
         Figure(
             "text to video: direction",
             share(right),
-            beside={"another caption": share(turned(others, scenes)), "ceiling": share(turned(episodes, best))},
+            beside={
+                "another caption": share(turned(others, scenes)),
+                "ceiling": share(turned(episodes, best)),
+            },
             bar=0.85,
         ),
         Figure(
@@ -146,7 +149,9 @@ def _from_words(bench: Bench) -> tuple[list[Figure], list[Row]]:
             bar=0.90,
         ),
     ]
-    rows = [(f"{'right' if right[i] else 'wrong'}: {episodes[i].caption}", made[i]) for i in telling(right, 6)]
+    rows = [
+        (f"{'right' if right[i] else 'wrong'}: {episodes[i].caption}", made[i]) for i in telling(right, 6)
+    ]
     return figures, rows
 
 
@@ -192,7 +197,11 @@ def _from_picture(bench: Bench) -> tuple[list[Figure], list[Row]]:
         Figure(
             "image to video: direction",
             share(right),
-            beside={"the twin's caption": share(swapped), "no caption": share(untold), "ceiling": share(best)},
+            beside={
+                "the twin's caption": share(swapped),
+                "no caption": share(untold),
+                "ceiling": share(best),
+            },
             bar=0.90,
         ),
         Figure(
@@ -202,7 +211,9 @@ def _from_picture(bench: Bench) -> tuple[list[Figure], list[Row]]:
             bar=0.80,
         ),
     ]
-    rows = [(f"{'right' if right[i] else 'wrong'}: {episodes[i].caption}", made[i]) for i in telling(right, 6)]
+    rows = [
+        (f"{'right' if right[i] else 'wrong'}: {episodes[i].caption}", made[i]) for i in telling(right, 6)
+    ]
     return figures, rows
 
 
@@ -219,71 +230,3 @@ def pushed_as_asked(e: Episode, frames_THW3: Pixels) -> bool:
     if places[0][index] is None or places[1][index] is None:
         return False
     return success(e, [[s.place if s else (0.0, 0.0) for s in row] for row in places])
-
-
-# Sound
-
-
-def sound(bench: Bench) -> Outcome:
-    """Slides from their first frame, with sound: does it sound when, and as, it hits?"""
-    episodes, audio = bench.episodes("slide"), require_audio(bench.parts)
-    truths = [e.sound for e in episodes if e.sound is not None]
-    samples, channels = truths[0].shape[1], int(bench.parts.checkpoint.config.features["sound"])
-    silence = torch.zeros(channels, audio.latent_length(samples), device=bench.device)
-    starts = started(bench, [e.picture() for e in episodes], 9)
-    wanted = [
-        wanted_clip(e.caption, Latents(z, FPS, (0,), sound_SL=silence)) for e, z in zip(episodes, starts, strict=True)
-    ]
-    drawn = draw_many(bench.parts, "video", wanted)
-    made = decode_sounds(audio, [x.sound_SL for x in drawn if x.sound_SL is not None], samples)
-    best = round_trip_sounds(audio, truths, bench.device)
-    own, ceiling = (_marks(episodes, sounds, _FRAME) for sounds in (made, best))
-    other = _marks(next_one(episodes), made, _FRAME)
-    pairs = [(*a[:3], *b[:3]) for a, b in zip(own, other, strict=True)]
-    gain = pooled(pairs, lambda mean_6: _f1(mean_6[:3]) - _f1(mean_6[3:]))
-    quiet = [not onsets(x) for e, x in zip(episodes, made, strict=True) if not e.events]
-    always = share([False] * len(quiet))
-    figures = [
-        Figure("onsets, ± 1 frame", _onset_f1(own), "F1", _beside(own, other, ceiling), 0.80),
-        Figure("onsets, more than another clip's", gain, "F1", bar=0.45),
-        Figure(
-            "pitch class of onsets",
-            _pitch(own),
-            beside={"another clip": _pitch(other), "ceiling": _pitch(ceiling)},
-            bar=0.85,
-        ),
-        Figure("silent where nothing hits", share(quiet), beside={"always a sound": always}),
-    ]
-    waves = {"sound": _waves(truths, made, [m[1] + m[2] == 0 for m in own])}
-    return Outcome(figures, waves)
-
-
-Marks = list[tuple[int, int, int, int]]
-
-
-def _marks(cases: Sequence[Episode], sounds: Sequence[Floats], tolerance: float) -> Marks:
-    pairs = zip(cases, sounds, strict=True)
-    return [score_onsets(onsets(x), heard(e.events, e.objects), tolerance) for e, x in pairs]
-
-
-def _onset_f1(marks: Marks) -> Score:
-    return f1([m[:3] for m in marks])
-
-
-def _f1(mean_3: np.ndarray) -> float:
-    right, wrong, missed = mean_3.tolist()
-    return 2 * right / max(2 * right + wrong + missed, 1e-9)
-
-
-def _pitch(marks: Marks) -> Score:
-    """Of the onsets rightly found, the share with exactly the right pitches."""
-    return quotient([(m[3], m[0]) for m in marks])
-
-
-def _beside(own: Marks, other: Marks, ceiling: Marks) -> dict[str, Score]:
-    nothing = [(0, 0, right + missed) for right, _, missed, _ in own]
-    return {"another clip": _onset_f1(other), "silence": f1(nothing), "ceiling": _onset_f1(ceiling)}
-
-
-def _waves(truths: Sequence[Floats], made: Sequence[Floats], right: Sequence[bool]):  # noqa: ANN202
-    raise NotImplementedError

@@ -11,6 +11,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from armillary.media.source import Pixels
+
 RESAMPLES: Final = 1000
 SEED: Final = 0
 _Z = 1.959964  # of a two-sided 95 % interval
@@ -85,6 +87,12 @@ def quotient(rows: Sequence[Sequence[float]]) -> Score:
 def r_squared(rows: Sequence[Sequence[float]]) -> Score:
     """1 - residual over total sum of squares, of cases that each hold (residual, total)."""
     return pooled(rows, lambda mean_2: float(1 - mean_2[0] / mean_2[1]) if mean_2[1] else math.nan)
+
+
+def psnr(a: Pixels, b: Pixels) -> float:
+    """Peak signal-to-noise ratio in dB of two arrays of uint8; at most that of one step of one level in all pixels."""
+    error = float(np.square(a.astype(np.float32) - b.astype(np.float32)).mean())
+    return float(10 * np.log10(255.0**2 / max(error, 1.0)))
 
 
 @dataclass(frozen=True)

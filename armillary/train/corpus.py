@@ -10,7 +10,7 @@ SIZE, FPS = 64, 8.0
 
 
 def sentences(episodes: int = 1500) -> Iterator[str]:
-    """Captions, instructions, questions and answers of training episodes, bare and as the generator reads them."""
+    """Captions, instructions, questions and answers, bare and as the generator reads them."""
     for seed in range(episodes):
         e = episode(KINDS[seed % len(KINDS)], seed)
         for question in e.questions():

@@ -27,7 +27,7 @@ from armillary.tasks.segments import action_segment, patchify, sound_segment, vi
 from armillary.train.cache import Cache, load
 from armillary.train.layout import FLOW_SHIFT, Pocket, pocket_traits
 from armillary.train.loop import Draw, Metrics
-from armillary.train.reasoner import ReasonerJob, optimizers
+from armillary.train.reasoner import SEEING_FIRST, ReasonerJob, optimizers
 
 DROPPED = 0.1  # prompts replaced by the denial
 SPEED = 20.0  # px/s that count as one in a normalised action
@@ -119,7 +119,7 @@ class GeneratorJob:
     def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:
         rng, pick = draw.python, draw.python.random()
         if pick < self.questions:
-            loss, marks = self.reasoner.loss(draw, done)
+            loss, marks = self.reasoner.loss(draw, max(done, SEEING_FIRST))
             return 0.5 * loss, {f"ask {k}": v for k, v in marks.items()}
         if pick < self.questions + 0.2:
             chosen = [(IMAGE, i) for i in rng.choices(range(len(self.stills.cache)), k=2 * self.size)]

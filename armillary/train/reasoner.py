@@ -2,13 +2,13 @@
 
 A picture is looked at and read once; each of its questions then goes on from that memory, so that no
 question sees another's answer. Long answers weigh little more than short ones, and shapes are asked more
-often: they are learnt last.
+often: they are learnt last. First most lessons only ask what stands where; the rest needs that anyway.
 
 Shape letters: A tokens of a context, V visual tokens, E width.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -33,19 +33,15 @@ from armillary.codecs.text import TextCodec
 from armillary.model import Block, Past
 from armillary.sequence import Context, Sample, Visual, pack
 from armillary.sim.language import Question
-from armillary.sim.scenes import Episode, Kind, Split, episode
+from armillary.sim.scenes import Episode, Kind, episode
 from armillary.train.layout import Pocket
 from armillary.train.loop import Draw, Metrics, matrices_and_rest
 
 LENGTH = 0.8  # an answer of n tokens weighs n^(1 - LENGTH); spec/training 1.7 calls it e
-ASKED = {"shape": 3.0, "colour": 1.5, "caption": 1.0, "structured caption": 0.15, "events": 0.3, "box": 1.2}
-ASKED_OF_CLIPS = {
-    "which way": 2.0,
-    "did it hit": 2.0,
-    "will it hit": 2.0,
-    "when": 2.0,
-    "what does it hit": 1.0,
-}
+SEEING = {"shape": 4.0, "where": 2.0, "what": 1.0, "colour": 1.0, "count": 0.5}
+TELLING = {"shape": 2.0, "where": 1.5, "caption": 1.0, "structured caption": 0.15, "events": 0.3, "box": 1.5}
+WATCHING = {"which way": 2.0, "did it hit": 2.0, "will it hit": 2.0, "when": 2.0, "what does it hit": 1.0}
+SEEING_FIRST = 0.7  # share of the run in which most lessons only ask what stands where
 
 
 @dataclass
@@ -106,14 +102,11 @@ def closing(question: Question, spell: Speller) -> tuple[list[int], int]:
 
 
 def choose(
-    e: Episode, clip: bool, count: int, rng: Random, only: Sequence[str] | None = None
+    e: Episode, count: int, rng: Random, *, clip: bool = False, odds: Mapping[str, float] | None = None
 ) -> list[Question]:
-    """`count` questions that what is shown can answer."""
-    usable = [q for q in e.questions() if (clip or not q.needs_clip) and (only is None or q.kind in only)]
-    weights = [
-        (ASKED | ASKED_OF_CLIPS).get(q.kind, 1.0) if clip or e.kind == "slide" else ASKED.get(q.kind, 1.0)
-        for q in usable
-    ]
+    """`count` questions that what is shown can answer; `odds` by kind, all kinds alike without them."""
+    usable = [q for q in e.questions() if clip or not q.needs_clip]
+    weights = [1.0 if odds is None else odds.get(q.kind, 0.0) for q in usable]
     return rng.choices(usable, weights, k=count)
 
 
@@ -191,21 +184,28 @@ class ReasonerJob:
     def optimizers(self, rate: float) -> list[Optimizer]:
         return optimizers(self.model, rate)
 
-    def lesson(self, rng: Random, *, split: Split = "train") -> Lesson:
-        draw = rng.random()
-        kinds: tuple[Kind, ...] = (
-            ("still",) if draw < 0.5 else ("slide",) if draw < 0.7 else ("slide", "slide", "wander")
-        )
-        clip = draw >= 0.7
-        shown, questions = [], []
-        for _ in range(self.clips if clip else self.pictures):
-            e = episode(rng.choice(kinds), rng.randrange(1 << 40), split=split)
-            shown.append(show(e, clip=clip))
-            questions.append(choose(e, clip, self.asked, rng))
-        return Lesson(shown, questions)
+    def lesson(self, rng: Random, done: float) -> Lesson:
+        """Stills; with growing share all questions, first frames of slides, and clips."""
+        if rng.random() < (0.75 if done < SEEING_FIRST else 0.25):
+            return self._lesson(("still",), SEEING, self.asked + 2, rng)
+        told = SEEING | TELLING
+        pick = rng.random()
+        if pick < 0.4:
+            return self._lesson(("still",), told, self.asked, rng)
+        if pick < 0.6:
+            return self._lesson(("slide",), told | WATCHING, self.asked, rng)
+        return self._lesson(("slide", "slide", "wander"), told | WATCHING, self.asked, rng, clip=True)
+
+    def _lesson(
+        self, kinds: Sequence[Kind], odds: Mapping[str, float], asked: int, rng: Random, *, clip: bool = False
+    ) -> Lesson:
+        count = self.clips if clip else self.pictures
+        episodes = [episode(rng.choice(kinds), rng.randrange(1 << 40)) for _ in range(count)]
+        questions = [choose(e, asked, rng, clip=clip, odds=odds) for e in episodes]
+        return Lesson([show(e, clip=clip) for e in episodes], questions)
 
     def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:
-        loss, marks = answer_loss(self.model, self.lesson(draw.python), self.spell)
+        loss, marks = answer_loss(self.model, self.lesson(draw.python, done), self.spell)
         return loss, {"loss": float(loss.detach())} | scores(marks)
 
 

@@ -1,0 +1,64 @@
+"""How good a checkpoint is at the table-top world, measured on what it has never seen, beside what no skill would score."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from armillary.errors import BadRequest
+
+__all__ = ["evaluate"]
+
+CASES, QUICK_CASES = 256, 24
+
+
+def evaluate(
+    model: str | os.PathLike[str] = "pocket",
+    *,
+    suites: Sequence[str] | None = None,
+    quick: bool = False,
+    n: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    tell: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Run suites on a checkpoint that knows the table-top, and return every figure with interval, baselines and bar.
+
+    model: as in `armillary.load`. suites: their names, all of them if left out: codecs, reasoner, image, video, sound,
+    dynamics, policy. n: cases a figure, 256 if left out and 24 if `quick`. out: a folder for the report: `<name>.md`,
+    `<name>.json` and `pictures/`. tell: hears what is being done, and each figure. The same checkpoint gives the same
+    figures each time. Raises BadRequest for an unknown suite, fewer than 4 cases, and a checkpoint that lacks a part.
+    """
+    from armillary.eval import report
+    from armillary.eval.bench import Bench
+    from armillary.eval.suites import choose, run
+    from armillary.world import load
+
+    names, count = choose(suites), (QUICK_CASES if quick else CASES) if n is None else n
+    if count < 4:
+        raise BadRequest("n", n, "a figure needs at least 4 cases")
+    began, world = time.perf_counter(), load(model)
+    outcomes, seconds = {}, dict[str, float]()
+    for name, outcome, spent in run(Bench(world.parts, count), names, tell):
+        outcomes[name], seconds[name] = outcome, spent
+        for f in outcome.figures:
+            tell(
+                f"  {f.name}: {f.score.value:.3f} ({f.score.low:.3f} to {f.score.high:.3f}, n = {f.score.n})"
+            )
+    result = {
+        "model": os.fspath(model),
+        "digest": world.facts.digest,
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "quick": quick,
+        "n": count,
+        "out": os.fspath(out) if out is not None else None,
+        "seconds": round(time.perf_counter() - began, 1),
+        "suites": {
+            name: {"seconds": round(seconds[name], 1), "figures": [f.to_dict() for f in outcome.figures]}
+            for name, outcome in outcomes.items()
+        },
+    }
+    if out is not None:
+        tell(f"written: {report.write(Path(out), Path(os.fspath(model)).name, result, outcomes)}")
+    return result
