@@ -59,8 +59,8 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
             _end(BAD_REQUEST, str(error))
         except (KeyboardInterrupt, Cancelled):
             _end(INTERRUPTED, "stopped; nothing is left half written")
-        except FloatingPointError as error:
-            _end(FAILED, f"{error}; nothing was written")
+        except (FloatingPointError, OSError) as error:
+            _end(FAILED, f"{error}; nothing is left half written")
 
     return run
 

@@ -214,8 +214,8 @@ class World:
         prompt: str | None = None,
         *,
         messages: Sequence[Mapping[str, Any]] | None = None,
-        images: Sequence[PictureSource] = (),
-        videos: Sequence[ClipSource] = (),
+        images: Sequence[PictureSource] | None = None,
+        videos: Sequence[ClipSource] | None = None,
         stream: Literal[False] = False,
         **options: Unpack[AnswerOptions],
     ) -> Answer: ...
@@ -226,8 +226,8 @@ class World:
         prompt: str | None = None,
         *,
         messages: Sequence[Mapping[str, Any]] | None = None,
-        images: Sequence[PictureSource] = (),
-        videos: Sequence[ClipSource] = (),
+        images: Sequence[PictureSource] | None = None,
+        videos: Sequence[ClipSource] | None = None,
         stream: Literal[True],
         **options: Unpack[AnswerOptions],
     ) -> Iterator[Delta]: ...
@@ -237,8 +237,8 @@ class World:
         prompt: str | None = None,
         *,
         messages: Sequence[Mapping[str, Any]] | None = None,
-        images: Sequence[PictureSource] = (),
-        videos: Sequence[ClipSource] = (),
+        images: Sequence[PictureSource] | None = None,
+        videos: Sequence[ClipSource] | None = None,
         stream: bool = False,
         **options: Unpack[AnswerOptions],
     ) -> Answer | Iterator[Delta]:
@@ -250,8 +250,8 @@ class World:
         asked = {
             "prompt": prompt,
             "messages": None if messages is None else [dict(m) for m in messages],
-            "images": list(images) or None,
-            "videos": list(videos) or None,
+            "images": list(images or ()) or None,
+            "videos": list(videos or ()) or None,
         }
         request, receipt, turns = question({**asked, **options}, self.facts)
         started = time.perf_counter()

@@ -3,12 +3,13 @@
 import json
 import os
 import re
+import resource
 import runpy
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -38,9 +39,22 @@ def test_an_example_runs_and_makes_the_files_it_names(
     assert all((tmp_path / file).stat().st_size for file in re.findall(r"out/[\w.-]+", told))
 
 
+class Demo(NamedTuple):
+    """The folder in which the demo ran, what it said, and the processor time it took, in seconds."""
+
+    folder: Path
+    told: str
+    seconds: float
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder in which the demo ran, as a program of its own and in a pipe, and what it said."""
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """The demo as a program of its own, in a pipe."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     folder = tmp_path_factory.mktemp("demo")
     place = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -54,55 +68,59 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    return folder, done.stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return Demo(folder, done.stdout, spent)
 
 
-def test_the_demo_says_where_every_file_is(demo: tuple[Path, str]) -> None:
-    folder, told = demo
-    made = {f"out/{file.name}" for file in (folder / "out").iterdir()}
-    assert made == set(re.findall(r"^   (out/[\w.-]+)", told, re.MULTILINE))
+def test_the_demo_takes_less_than_a_minute(demo: Demo) -> None:
+    assert demo.seconds < 60  # of the processor, so that a busy machine makes no difference
 
 
-def test_the_demo_in_a_pipe_prints_plain_lines(demo: tuple[Path, str]) -> None:
-    assert "\x1b" not in demo[1]
-    assert "\r" not in demo[1]
+def test_the_demo_says_where_every_file_is(demo: Demo) -> None:
+    made = {f"out/{file.name}" for file in demo.out.iterdir()}
+    assert made == set(re.findall(r"^   (out/[\w.-]+)", demo.told, re.MULTILINE))
 
 
-def test_the_clip_of_the_demo_is_playable_and_sounds(demo: tuple[Path, str]) -> None:
-    clip = read_clip(demo[0] / "out/clip.mp4")
+def test_the_demo_in_a_pipe_prints_plain_lines(demo: Demo) -> None:
+    assert "\x1b" not in demo.told
+    assert "\r" not in demo.told
+
+
+def test_the_clip_of_the_demo_is_playable_and_sounds(demo: Demo) -> None:
+    clip = read_clip(demo.out / "clip.mp4", sound=True)
     assert clip.frames.shape == (9, 64, 64, 3)
     assert clip.sound is not None
     assert abs(clip.sound).max() > 0
-    for picture in (demo[0] / "out").glob("*.png"):
+    for picture in demo.out.glob("*.png"):
         Image.open(picture).verify()
 
 
-def test_the_demo_tells_the_outcome_that_the_simulator_gives(demo: tuple[Path, str]) -> None:
-    folder, told = demo
+def test_the_demo_tells_the_outcome_that_the_simulator_gives(demo: Demo) -> None:
     for number in (1, 2):
         push = episode("push", number - 1, split="test")
-        actions = armillary.Actions.from_json((folder / f"out/push-{number}.json").read_text())
+        actions = armillary.Actions.from_json((demo.out / f"push-{number}.json").read_text())
         reached = success(push, replay(push.start, actions.values).positions)
-        assert f"{push.instruction}: {'success' if reached else 'no success'}\n" in told
+        assert f"{push.instruction}: {'success' if reached else 'no success'}\n" in demo.told
 
 
-def test_the_demo_keeps_every_answer_with_the_truth_where_it_is_known(demo: tuple[Path, str]) -> None:
-    rows: list[dict[str, str]] = json.loads((demo[0] / "out/answers.json").read_text())
+def test_the_demo_keeps_every_answer_with_the_truth_where_it_is_known(demo: Demo) -> None:
+    rows: list[dict[str, str]] = json.loads((demo.out / "answers.json").read_text())
     known = {q.text: q.answer for q in episode("slide", 0, split="test").questions()}
     assert [row for row in rows if "truth" in row]
     for row in rows:
         verdict = f"({'right' if row['answer'] == row.get('truth') else 'wrong'})"
-        assert row["question"] in demo[1]
+        assert row["question"] in demo.told
         if "truth" in row:
             assert row["truth"] == known[row["question"]]
-            assert f"the truth is {row['truth']}  {verdict}" in demo[1]
+            assert f"the truth is {row['truth']}  {verdict}" in demo.told
 
 
 def test_the_commands_that_the_demo_names_work(
-    demo: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    demo: Demo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(demo[0])
-    lines = [line for line in demo[1].splitlines() if "/armillary " in line]
+    monkeypatch.chdir(demo.folder)
+    lines = [line for line in demo.told.splitlines() if "/armillary " in line]
     assert len(lines) == 3
     for line in lines:
         monkeypatch.setattr(sys, "argv", ["armillary", *shlex.split(line)[1:]])

@@ -14,7 +14,9 @@ from armillary.cli import main
 from armillary.train.recipe import Recipe, read_recipe
 
 ROOT = Path(__file__).parents[1]
-WRITTEN = sorted(page for page in (ROOT / "docs").glob("*.md") if page.name != "commands.md")  # that is --help
+WRITTEN = sorted(
+    page for page in (ROOT / "docs").glob("*.md") if page.name != "commands.md"
+)  # that is --help
 PAGES = [ROOT / "README.md", *WRITTEN]
 TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 CODE = re.compile(
@@ -110,9 +112,9 @@ def test_the_tree_of_the_readme_exists() -> None:
 def test_every_part_of_the_package_has_its_sentence() -> None:
     page = (ROOT / "docs/structures.md").read_text()
     listed = "\n".join(line for line in page.splitlines() if line.startswith(("- `", "  ")))
-    parts = [part for part in (ROOT / "armillary").iterdir() if part.name[0] not in "._"]
-    names = {part.name + "/" * part.is_dir() for part in parts if not part.name.startswith("__")}
-    assert {part for part in names - {"py.typed"} if f"`{part}`" not in listed} == set()
+    files = [file.relative_to(ROOT / "armillary") for file in (ROOT / "armillary").rglob("*.py")]
+    parts = {f"{file.parts[0]}/" if len(file.parts) > 1 else file.name for file in files}
+    assert {part for part in parts - {"__init__.py"} if f"`{part}`" not in listed} == set()
 
 
 def test_the_readme_is_one_sentence_a_picture_and_two_commands_first() -> None:

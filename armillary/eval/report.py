@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from armillary.eval.bench import Outcome
 from armillary.eval.scores import Figure, Score, Unit
 
@@ -23,7 +25,7 @@ def write(folder: Path, stem: str, result: Mapping[str, Any], outcomes: Mapping[
     pictures.mkdir(parents=True, exist_ok=True)
     for outcome in outcomes.values():
         for name, sheet in outcome.sheets.items():
-            sheet.quantize(128).save(pictures / f"{stem}-{name}.png", optimize=True)
+            sheet.quantize(128, Image.Quantize.FASTOCTREE).save(pictures / f"{stem}-{name}.png", optimize=True)
     (folder / f"{stem}.json").write_text(
         json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )

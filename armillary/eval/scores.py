@@ -63,7 +63,7 @@ def pooled(rows: Sequence[Sequence[float]], formula: Callable[[Table], float]) -
     rows_NK = np.asarray(rows, np.float64)
     n = len(rows_NK)
     drawn_RN = np.random.default_rng(SEED).integers(0, n, (RESAMPLES, n))
-    spread = [formula(rows_NK[drawn_N].mean(0)) for drawn_N in drawn_RN]
+    spread = [formula(mean_K) for mean_K in rows_NK[drawn_RN].mean(1)]
     low, high = np.nanpercentile(spread, (2.5, 97.5)) if not np.isnan(spread).all() else (math.nan, math.nan)
     return Score(formula(rows_NK.mean(0)), float(low), float(high), n)
 

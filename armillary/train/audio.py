@@ -1,19 +1,11 @@
-"""Trains pocket's audio autoencoder on the sounds of the table-top.
-
-    python -m armillary.train.audio --minutes 30 --out runs/audio
-
-The folder then holds `sound_tokenizer/`, the published pair of files, rewritten every minute, and `state.pt`,
-from which the same command goes on exactly.
+"""Pocket's audio autoencoder: the published class with small numbers, trained on the table-top's sounds.
 
 Shape letters: B = batch, C = audio channels, N = samples, S = latent channels, T = latent steps.
 """
 
-import argparse
 import math
 import random
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,11 +16,9 @@ from torch.optim import AdamW, Optimizer
 from armillary.codecs.audio_vae import AudioVAE, AudioVAEConfig
 from armillary.sim.audio import PITCHES, SAMPLE_RATE, soundtrack
 from armillary.sim.physics import FPS, MAX_SPEED, SIZE, SUBSTEPS, Event, Object
-from armillary.train.loop import Draw, Metrics, Schedule, train
-from armillary.weights import TRANSFORMER, write_json, write_tensors
+from armillary.train.loop import Draw, Metrics
 
 FRAMES = 9
-RATE = 4e-3
 NOISE = 0.1  # standard deviation added to latents of spread 1
 OBJECTS = tuple(Object("red", shape) for shape in PITCHES)
 EVENT_ODDS = {0: 0.3, 1: 0.35, 2: 0.2, 3: 0.1, 4: 0.05}  # events a clip, about as the world has them
@@ -181,59 +171,3 @@ def onset(waveform_CN: Tensor, event: Event) -> float:
     """Root mean square of the first 30 ms after a collision."""
     begin = round(event.time * SAMPLE_RATE)
     return waveform_CN[:, begin : begin + 3 * SAMPLE_RATE // 100].square().mean().sqrt().item()
-
-
-def train_audio(
-    *, minutes: float, out: Path, seed: int = 0, resume: bool = True, on_log: Callable[[str], None] = print
-) -> Judgement:
-    """Train for `minutes` of computing in all, those of earlier calls on the same folder included.
-
-    The run is cut into pieces of about a minute. After each the averaged network is written, and the number
-    of steps that still fit is estimated anew, so that the learning rate reaches zero as the time ends.
-    """
-    job, state = AudioJob(seed=seed), out / "state.pt"
-    if not resume:
-        state.unlink(missing_ok=True)
-    step, seconds = progress(job.network, state)
-    while seconds < 60 * minutes:
-        pace = seconds / step if step else 1.0
-        fitting = math.ceil((60 * minutes - seconds) / pace)
-        piece = math.ceil(60 / pace) if step else 5  # the first few steps only tell the pace
-        train(job, Schedule(step + fitting, RATE), out, seed=seed, tell=on_log, stop_after=piece)
-        step, seconds = progress(job.network, state)
-        write_network(job.network, out / "sound_tokenizer")
-        on_log(f"step {step}: {asdict(judge(job.network))}")
-    return judge(job.network)
-
-
-def progress(network: AudioVAE, path: Path) -> tuple[int, float]:
-    """Steps and seconds spent so far; `network` gets the averaged weights. Zeros without a state."""
-    if not path.exists():
-        return 0, 0.0
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    network.load_state_dict(state["average"])
-    return state["step"], state["seconds"]
-
-
-def write_network(network: AudioVAE, folder: Path) -> None:
-    """The published pair of files, each whole or not at all."""
-    write_json(network.config.to_dict(), folder / "config.json")
-    write_tensors(network.state_dict(), folder / f"{TRANSFORMER}.safetensors")
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Train pocket's audio autoencoder.")
-    parser.add_argument(
-        "--minutes", type=float, required=True, help="computing time, interrupted runs included"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder for the network and the state")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fresh", action="store_true", help="start anew even if the folder holds a state")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    train_audio(minutes=given.minutes, out=given.out, seed=given.seed, resume=not given.fresh)
-
-
-if __name__ == "__main__":
-    main()

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from armillary.codecs.text import TextCodec
 from armillary.flow import draw_sigma, interpolate, velocity_target
 from armillary.prompts import action_caption, with_metadata
+from armillary.robots import robot
 from armillary.sequence import Context, Sample, Segment, pack, text_context
 from armillary.tasks.segments import action_segment, patchify, sound_segment, vision_segment
 from armillary.train.cache import Cache, load
@@ -29,37 +30,33 @@ from armillary.train.layout import FLOW_SHIFT, Pocket, pocket_traits
 from armillary.train.loop import Draw, Metrics
 from armillary.train.reasoner import SEEING_FIRST, ReasonerJob, optimizers
 
+READING_RATE = 0.4  # of the rate, for the AR tower and the eye
 DROPPED = 0.1  # prompts replaced by the denial
-SPEED = 20.0  # px/s that count as one in a normalised action
 WEIGHTS = {"vision": 1.0, "sound": 0.5, "action": 1.0}
-SIZE, FPS, DOMAIN, VIEW = 64, 8.0, 10, "top_down_2d_view"
+SIZE, FPS = 64, 8.0
+BODY = robot("tabletop")
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A cache cut into tokens: everything a sample needs but its noise."""
+    """A cache in the numbers that the network sees: everything a sample needs but its noise."""
 
     cache: Cache
     vision_BNF: Tensor
-    sound_BNF: Tensor
-    action_BNF: Tensor
+    sound_BSN: Tensor
+    action_BKD: Tensor
 
     @classmethod
     def of(cls, cache: Cache, mean: Sequence[float], std: Sequence[float]) -> "Rows":
         m, s = (torch.tensor(x).view(1, -1, 1, 1, 1) for x in (mean, std))
-        z = (cache.latents_BZThw.float() - m) / s
-        vision = torch.stack([patchify(x, 2) for x in z])
-        width = pocket_traits().action_dim or 2
-        action = (
-            torch.nn.functional.pad(cache.actions_BKD / SPEED, (0, width - 2))
-            if len(cache.actions_BKD)
-            else torch.empty(0)
-        )
+        normal_BZThw = (cache.latents_BZThw.float() - m) / s
+        vision_BNF = torch.stack([patchify(x, 2) for x in normal_BZThw])
+        actions = [torch.from_numpy(BODY.to_model(x.numpy())) for x in cache.actions_BKD]
         return cls(
             cache,
-            vision,
-            cache.sounds_BSN.float().transpose(-1, -2) if len(cache.sounds_BSN) else torch.empty(0),
-            action,
+            vision_BNF,
+            cache.sounds_BSN.float(),
+            torch.stack(actions) if actions else cache.actions_BKD,
         )
 
     def where(self, *kinds: str) -> list[int]:
@@ -92,7 +89,7 @@ class GeneratorJob:
     questions."""
 
     def __init__(
-        self, model: Pocket, codec: TextCodec, folder: Path, *, questions: float = 0.1, size: int = 32
+        self, model: Pocket, codec: TextCodec, folder: Path, *, questions: float = 0.2, size: int = 32
     ) -> None:
         self.model, self.codec, self.size, self.questions = model, codec, size, questions
         self.reasoner = ReasonerJob(model, codec, pictures=8, clips=3)
@@ -109,12 +106,10 @@ class GeneratorJob:
         self.prompts: dict[str, Context] = {}
 
     def optimizers(self, rate: float) -> list[Optimizer]:
-        slow = {f"network.blocks.{i}.ar": 0.25 for i in range(len(self.model.network.blocks))}
-        return optimizers(
-            self.model,
-            rate,
-            slow | {"network.embed": 0.25, "network.head": 0.25, "network.norm_ar": 0.25, "sight": 0.25},
-        )
+        """The DM side at the full rate, what the reasoner reads with at a share of it."""
+        blocks = [f"network.blocks.{i}.ar." for i in range(len(self.model.network.blocks))]
+        reading = (*blocks, "network.embed", "network.head", "network.norm_ar", "sight")
+        return optimizers(self.model, rate, dict.fromkeys(reading, READING_RATE))
 
     def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:
         rng, pick = draw.python, draw.python.random()
@@ -164,21 +159,25 @@ class GeneratorJob:
         traits, cache = pocket_traits(), rows.cache
         segments = [replace(_vision(mode, rows.vision_BNF.shape[1]), tokens_NF=rows.vision_BNF[i])]
         if mode.sound is not None:
-            sound = rows.sound_BNF[i]
-            segments.append(sound_segment(sound.T, clean=mode.sound, traits=traits))
+            segments.append(sound_segment(rows.sound_BSN[i], clean=mode.sound, traits=traits))
         if mode.action is not None:
-            action = rows.action_BNF[i]
-            clean = range(len(action)) if mode.action else ()
-            segments.append(action_segment(action[:, :2], clean=clean, fps=FPS, domain=DOMAIN, traits=traits))
+            action_KD = rows.action_BKD[i]
+            clean = range(len(action_KD)) if mode.action else ()
+            segments.append(
+                action_segment(action_KD, clean=clean, fps=FPS, domain=BODY.domain, traits=traits)
+            )
         return Sample(self.context(prompt_of(mode, cache, i, rng)), tuple(segments))
 
     def context(self, text: str) -> Context:
-        """The generator's context of a finished prompt text: chat template, end of turn, start of vision."""
         if text not in self.prompts:
-            ids = self.codec.render([{"role": "user", "content": text}])
-            ids += [self.codec.eos, self.codec.special("<|vision_start|>")]
-            self.prompts[text] = text_context(torch.tensor(ids))
+            self.prompts[text] = prompt_context(self.codec, text)
         return self.prompts[text]
+
+
+def prompt_context(codec: TextCodec, text: str) -> Context:
+    """The generator's context of a finished prompt text: chat template, end of turn, start of vision."""
+    ids = codec.render([{"role": "user", "content": text}])
+    return text_context(torch.tensor([*ids, codec.eos, codec.special("<|vision_start|>")]))
 
 
 def _vision(mode: Mode, tokens: int) -> Segment:
@@ -197,7 +196,7 @@ def prompt_of(mode: Mode, cache: Cache, i: int, rng: Random) -> str:
         return ""
     told = cache.instructions[i] or ""
     task = told if mode is POLICY or rng.random() < 0.2 else ""
-    return action_caption(task, view=VIEW, frames=9, fps=FPS, height=SIZE, width=SIZE)
+    return action_caption(task, view=BODY.view, frames=9, fps=FPS, height=SIZE, width=SIZE)
 
 
 def add_noise(sample: Sample, sigma: float, generator: torch.Generator) -> tuple[Sample, Tensor]:

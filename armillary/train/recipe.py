@@ -23,7 +23,7 @@ from armillary.codecs.wan_vae import WanVAE
 from armillary.errors import BadRequest
 from armillary.sim.scenes import Kind
 from armillary.train import cache
-from armillary.train.audio import AudioJob, pocket_audio_config
+from armillary.train.audio import AudioJob, judge, pocket_audio_config
 from armillary.train.corpus import sentences
 from armillary.train.generator import GeneratorJob, latent_statistics
 from armillary.train.layout import Pocket, build_tokenizer, load_tokenizer, write_checkpoint, write_tokenizer
@@ -82,7 +82,7 @@ class CacheStage(_Strict):
 class GeneratorStage(Training):
     kind: Literal["generator"]
     size: int = 32
-    questions: float = 0.1
+    questions: float = Field(0.2, ge=0, le=1, description="share of the steps that ask the reasoner")
 
 
 class TokenizerStage(_Strict):
@@ -190,6 +190,8 @@ def video_stage(run: Run, stage: VideoStage) -> None:
 
 def audio_stage(run: Run, stage: AudioStage) -> None:
     model = run.train(AudioJob(clips=stage.clips, seed=run.recipe.seed), stage, "audio")
+    assert isinstance(model, AudioVAE)
+    run.tell(f"on sounds it has not heard: {judge(model)}")
     _write_codec(model, pocket_audio_config(), run.checkpoint / "sound_tokenizer")
 
 

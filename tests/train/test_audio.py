@@ -1,13 +1,11 @@
 """The trainer of pocket's audio autoencoder."""
 
-import json
 import random
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from armillary.codecs.audio_vae import AudioVAE, AudioVAEConfig
 from armillary.train.audio import (
@@ -17,7 +15,6 @@ from armillary.train.audio import (
     pocket_audio_config,
     random_clips,
     spectrum_error,
-    train_audio,
     wave_error,
 )
 from armillary.train.loop import Schedule, train
@@ -65,21 +62,9 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
         assert torch.equal(a, b), name
 
 
-def test_training_writes_the_published_folder_and_goes_on(tmp_path: Path) -> None:
-    said: list[str] = []
-    first = train_audio(minutes=0.001, out=tmp_path, on_log=said.append)
-    folder = tmp_path / "sound_tokenizer"
-    network = AudioVAE(AudioVAEConfig.from_dict(json.loads((folder / "config.json").read_text())))
-    network.load_state_dict(load_file(folder / "diffusion_pytorch_model.safetensors"), strict=True)
-    assert judge(network) == first
-    assert train_audio(minutes=0.001, out=tmp_path, on_log=said.append) == first  # the time is spent already
-    assert any("snr" in line for line in said)
-    assert not list(tmp_path.rglob("*.partial"))
-
-
 @torch.no_grad()
 def test_judgement_of_a_perfect_and_of_a_mute_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = AudioJob().network
+    network = AudioJob().model
     heard: list[torch.Tensor] = []
 
     def encode(waveform_BCN: torch.Tensor) -> torch.Tensor:
@@ -99,7 +84,7 @@ def test_judgement_of_a_perfect_and_of_a_mute_network(monkeypatch: pytest.Monkey
 
 @torch.no_grad()
 def test_a_clip_is_decoded_in_40_ms_of_one_thread() -> None:
-    network, latents_BST = AudioJob().network, torch.randn(1, 16, 18)
+    network, latents_BST = AudioJob().model, torch.randn(1, 16, 18)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     network.decode(latents_BST)

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from armillary.train.loop import Draw, Metrics, Schedule, train
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
+
+from armillary.train.loop import Draw, Metrics, Schedule, train
 
 
 class Line:

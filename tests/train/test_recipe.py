@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from armillary.errors import BadRequest
 from armillary.tasks.parts import load_parts
 from armillary.train.recipe import Recipe, read_recipe, run

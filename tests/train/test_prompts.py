@@ -1,0 +1,83 @@
+"""What training reads is what serving sends: the same ids, for questions and for the generator's prompts."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import armillary
+from armillary.media import Clip
+from armillary.requests import Canvas
+from armillary.robots import robot
+from armillary.sim.scenes import episode
+from armillary.tasks import act, generate
+from armillary.tasks.denoise import SamplingOptions
+from armillary.tasks.parts import Parts, load_parts
+from armillary.tasks.reason import converse
+from armillary.train import generator
+from armillary.train.cache import Cache
+from armillary.train.generator import FORWARD, IMAGE, POLICY, VIDEOS, Mode, prompt_of
+from armillary.train.reasoner import Speller, closing, opening, show
+
+POCKET = Path(armillary.__file__).parent / "pocket" / "checkpoint"
+
+
+@pytest.fixture(scope="module")
+def parts() -> Parts:
+    return load_parts(POCKET, device=torch.device("cpu"), dtype=torch.float32, want=("sight",))
+
+
+@pytest.mark.parametrize("clip", [False, True])
+def test_a_lesson_reads_like_a_conversation(parts: Parts, clip: bool) -> None:
+    e = episode("slide", 3, split="test")
+    question = e.questions()[0]
+    spell = Speller(parts.text)
+    ids, runs, rows = opening(show(e, clip=clip), spell)
+    asked, answer = closing(question, spell)
+    seen = (
+        {"type": "video", "video": Clip(e.frames, e.fps)} if clip else {"type": "image", "image": e.picture()}
+    )
+    messages = [
+        {"role": "user", "content": [seen, {"type": "text", "text": question.text}]},
+        {"role": "assistant", "content": question.answer},
+    ]
+    served = converse(parts, messages, add_generation_prompt=False).context
+    trained = ids + asked
+    assert served.ids_A.tolist()[: len(trained)] == trained
+    assert served.visual is not None
+    assert served.visual.rows_V.tolist() == rows
+    assert parts.text.decode(asked[-answer:]) == question.answer
+    assert runs[-1] == 1
+
+
+class Stop(Exception):
+    """Raised in place of drawing, with the contexts that would have been read."""
+
+
+def stop(_parts: Parts, _latents: object, contexts: Any, _options: object) -> None:
+    raise Stop(contexts)
+
+
+@pytest.mark.parametrize("mode", [IMAGE, VIDEOS[0], FORWARD, POLICY], ids=lambda m: m.name)
+def test_the_generator_is_trained_on_the_prompts_that_are_sent(
+    parts: Parts, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e = episode("push", 4, split="test")
+    cache = Cache([e.kind], [e.caption], [e.instruction], torch.empty(0), torch.empty(0), torch.empty(0))
+    monkeypatch.setattr(generator, "DROPPED", 0.0)
+    rng = random.Random(2)  # does not name the task of a forward step
+    whole = load_parts(POCKET, device=parts.device, dtype=parts.dtype)
+    monkeypatch.setattr(generate, "draw", stop)
+    monkeypatch.setattr(act, "draw", stop)
+    body, options = robot("tabletop"), SamplingOptions(1)
+    canvas = Canvas(1 if mode is IMAGE else 9, 8.0, 64, 64)
+    send = {
+        FORWARD: lambda: act.forward_dynamics(whole, e.picture(), e.actions, body, options=options),
+        POLICY: lambda: act.policy(whole, str(e.instruction), e.picture(), body, options=options),
+    }.get(mode, lambda: generate.generate(whole, e.caption, canvas=canvas, options=options))
+    with pytest.raises(Stop) as sent:
+        send()
+    trained = generator.prompt_context(parts.text, prompt_of(mode, cache, 0, rng))
+    assert trained.ids_A.tolist() == sent.value.args[0].positive.ids_A.tolist()
