@@ -195,7 +195,7 @@ def farewell(seconds: float) -> None:
     if command.is_relative_to(Path.cwd()):
         command = command.relative_to(Path.cwd())
     console.print(f"\n[bold]Done in {seconds:.0f} seconds.[/] Everything is in {escape(str(OUT.resolve()))}")
-    console.print("Pocket is a few megabytes and often wrong; the same code runs the large checkpoints.")
+    console.print("Pocket is under 16 MB and often wrong; the same code runs the large checkpoints.")
     console.print("Now try:")
     console.print(f'   {command} generate "a green disc slides up and hits the wall" --sound -o out/mine.mp4')
     console.print(f'   {command} reason "Describe this." --video out/mine.mp4')

@@ -323,25 +323,42 @@ def test_a_stray_tensor_is_noticed(place: str, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(Segment, "mask", lambda self, x: real_mask(self, x) * torch.ones(x.shape))
     else:
         monkeypatch.setattr(flow, "noise_state", lambda *a, **k: noise_state(*a, **k).cpu())
-    with pytest.raises(RuntimeError, match="at least two devices.*cpu"):
+    with pytest.raises(RuntimeError, match=r"at least two devices.*cpu"):
         everything(NANO, torch.float32, monkeypatch)
+
+
+def precisions(modules: Iterator[nn.Module], run: Callable[[], object]) -> set[torch.dtype]:
+    """Of what goes in and out of the linear layers, and of their weights, during a run."""
+    seen: set[torch.dtype] = set()
+
+    def look(layer: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
+        seen.update({given[0].dtype, out.dtype, layer.weight.dtype})
+
+    hooks = [m.register_forward_hook(look) for m in modules if isinstance(m, nn.Linear)]
+    run()
+    for hook in hooks:
+        hook.remove()
+    return seen
 
 
 @pytest.mark.parametrize("config", [NANO, EDGE], ids=["nano", "edge"])
 def test_half_precision_stays_in_the_towers(config: Config) -> None:
     network, one = build(config, torch.bfloat16), a_sample(1)
-    inside: set[torch.dtype] = set()
-    time: set[torch.dtype] = set()
-    for block in network.blocks:
-        for layer in block.modules():
-            if isinstance(layer, nn.Linear):
-                layer.register_forward_hook(lambda _m, i, o: inside.update({i[0].dtype, o.dtype}))
-    for layer in (network.time.first, network.time.second):
-        layer.register_forward_hook(lambda _m, i, o: time.update({i[0].dtype, o.dtype, _m.weight.dtype}))
-    velocity_X = network(pack([one]), times(600.0)).velocities[0]
+
+    def run() -> Tensor:
+        return network(pack([one]), times(600.0)).velocities[0]
+
+    assert precisions(network.blocks.modules(), run) == {torch.bfloat16}
+    assert precisions(network.time.modules(), run) == {torch.float32}
     state_X = sample(network, one, grid=native_grid(2, 3.0), seed=1)
-    assert velocity_X.dtype == state_X.dtype == torch.float32
-    assert inside == {torch.bfloat16}
-    assert time == {torch.float32}
+    assert run().dtype == state_X.dtype == torch.float32
     exact_X = build(config)(pack([one]), times(600.0)).velocities[0]
-    assert (velocity_X - exact_X).abs().max() < 0.1 * exact_X.abs().max()
+    assert (run() - exact_X).abs().max() < 0.1 * exact_X.abs().max()
+
+
+def test_a_stray_precision_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail."""
+    real = Network.rope
+    monkeypatch.setattr(Network, "rope", lambda self, x: tuple(part.float() for part in real(self, x)))
+    with pytest.raises((RuntimeError, AssertionError)):
+        test_half_precision_stays_in_the_towers(NANO)

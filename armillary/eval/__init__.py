@@ -1,4 +1,4 @@
-"""How good a checkpoint is at the table-top world, measured on what it has never seen, beside what no skill would score."""
+"""How good a checkpoint is at the table-top world, measured on what it has never seen."""
 
 import os
 import time
@@ -23,12 +23,14 @@ def evaluate(
     out: str | os.PathLike[str] | None = None,
     tell: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Run suites on a checkpoint that knows the table-top, and return every figure with interval, baselines and bar.
+    """Run suites on a checkpoint that knows the table-top, and return every figure with interval, baselines
+    and bar.
 
-    model: as in `armillary.load`. suites: their names, all of them if left out: codecs, reasoner, image, video, sound,
-    dynamics, policy. n: cases a figure, 256 if left out and 24 if `quick`. out: a folder for the report: `<name>.md`,
-    `<name>.json` and `pictures/`. tell: hears what is being done, and each figure. The same checkpoint gives the same
-    figures each time. Raises BadRequest for an unknown suite, fewer than 4 cases, and a checkpoint that lacks a part.
+    model: as in `armillary.load`. suites: their names, all of them if left out: codecs, reasoner, image,
+    video, sound, dynamics, policy. n: cases a figure, 256 if left out and 24 if `quick`. out: a folder for
+    the report: `<name>.md`, `<name>.json` and `pictures/`. tell: hears what is being done, and each figure.
+    The same checkpoint gives the same figures each time. Raises BadRequest for an unknown suite, fewer than
+    4 cases, and a checkpoint that lacks a part.
     """
     from armillary.eval import report
     from armillary.eval.bench import Bench
@@ -48,11 +50,11 @@ def evaluate(
             )
     result = {
         "model": os.fspath(model),
+        "command": _command(model, suites, quick, n, out),
         "digest": world.facts.digest,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "quick": quick,
         "n": count,
-        "out": os.fspath(out) if out is not None else None,
         "seconds": round(time.perf_counter() - began, 1),
         "suites": {
             name: {"seconds": round(seconds[name], 1), "figures": [f.to_dict() for f in outcome.figures]}
@@ -62,3 +64,16 @@ def evaluate(
     if out is not None:
         tell(f"written: {report.write(Path(out), Path(os.fspath(model)).name, result, outcomes)}")
     return result
+
+
+def _command(
+    model: str | os.PathLike[str],
+    suites: Sequence[str] | None,
+    quick: bool,
+    n: int | None,
+    out: str | os.PathLike[str] | None,
+) -> str:
+    """What makes the same report again."""
+    options = [f"--suite {name}" for name in suites or ()] + ["--quick"] * quick
+    options += [f"--{name} {value}" for name, value in (("n", n), ("out", out)) if value is not None]
+    return " ".join(["armillary eval", os.fspath(model), *options])

@@ -1,10 +1,11 @@
 """The suites of action: what actions do, which were done, and which to do.
 
-Forward dynamics is held against standing still and against another clip's actions; the policy plays in the simulator itself
-and is held against itself without words, against chance, and against driving straight at the nearest object.
+Forward dynamics is held against standing still and against another clip's actions; the policy plays in the
+simulator itself and is held against itself without words, against chance, and against driving straight at
+the nearest object.
 
-Shape letters: T frames, H W height and width, Z latent channels, t h w latent frames, height and width, K actions, D numbers of
-an action.
+Shape letters: T frames, H W height and width, Z latent channels, t h w latent frames, height and width, K
+actions, D numbers of an action.
 """
 
 import math
@@ -87,12 +88,14 @@ class Truth:
         return cls(e.frames, e.pusher, e.objects[index].colour if far[index] > _PUSHED else None, (x, y))
 
     def pusher_errors(self, frames_THW3: Pixels) -> list[float]:
-        """How far the pusher is from its place in each frame after the first, px; NaN where it is not found."""
+        """How far the pusher is from its place in each frame after the first, px; NaN where it is not
+        found."""
         places = zip(frames_THW3[1:], self.pusher[1:].tolist(), strict=True)
         return [math.dist(p, place) if (p := find_pusher(frame)) else math.nan for frame, place in places]
 
     def object_error(self, frames_THW3: Pixels) -> float:
-        """How far the pushed object is from where it ends, px; infinite if not found, NaN if none was pushed."""
+        """How far the pushed object is from where it ends, px; infinite if not found, NaN if none was
+        pushed."""
         if self.colour is None:
             return math.nan
         seen = look(frames_THW3[-1]).of_colour(self.colour)
@@ -277,7 +280,8 @@ def policy(bench: Bench) -> Outcome:
 
 
 def _policies(bench: Bench, episodes: Sequence[Episode], tasks: Sequence[str | None]) -> list[Latents]:
-    """Actions and the clips they imagine. A task of None is no prompt at all, as dropped prompts are in training."""
+    """Actions and the clips they imagine. A task of None is no prompt at all, as dropped prompts are in
+    training."""
     pusher = body()
     unknown = torch.zeros(pusher.chunk, pusher.width or 2, device=bench.device)
     starts = started(bench, [e.picture() for e in episodes], pusher.chunk + 1)

@@ -1,7 +1,7 @@
 """The suite of the reasoner: every kind of question, on pictures and clips that no training has seen.
 
-Each figure asks one question an episode. Beside it stands the blind answer: the commonest one that training episodes
-give to questions of the same words, whatever is seen.
+Each figure asks one question an episode. Beside it stands the blind answer: the commonest one that training
+episodes give to questions of the same words, whatever is seen.
 """
 
 import json
@@ -71,7 +71,8 @@ def _overlap(a: Box, b: Box) -> float:
 
 @dataclass(frozen=True)
 class Plan:
-    """One figure: which questions it asks, of which episodes, how an answer is marked, and what is a good score."""
+    """One figure: which questions it asks, of which episodes, how an answer is marked, and what is a good
+    score."""
 
     name: str
     question: QuestionKind

@@ -1,9 +1,11 @@
-"""Many cases at once through one checkpoint: pictures, sounds, drawings and answers, each as if it were alone.
+"""Many cases at once through one checkpoint: pictures, sounds, drawings and answers, each as if it were
+alone.
 
-A suite asks for hundreds of small things; packed by the dozen they cost a tenth of what they would one by one.
+A suite asks for hundreds of small things; packed by the dozen they cost a tenth of what they would one by
+one.
 
-Shape letters: T frames, H W height and width in pixels, Z latent channels, t h w latent frames, height and width,
-C audio channels, N samples, S sound channels, L sound latents, A tokens of a context, E width.
+Shape letters: T frames, H W height and width in pixels, Z latent channels, t h w latent frames, height and
+width, C audio channels, N samples, S sound channels, L sound latents, A tokens of a context, E width.
 """
 
 from collections.abc import Iterator, Sequence
@@ -88,7 +90,8 @@ def round_trip_sounds(audio: AudioVAE, sounds: Sequence[Floats], device: torch.d
 
 @dataclass(frozen=True)
 class Wanted:
-    """Something to draw: the finished prompt, what guidance steers away from, and latents with what is given."""
+    """Something to draw: the finished prompt, what guidance steers away from, and latents with what is
+    given."""
 
     prompt: str
     denial: str
@@ -108,7 +111,8 @@ def wanted_clip(caption: str, latents: Latents) -> Wanted:
 def draw_many(
     parts: Parts, task: DrawTask, wanted: Sequence[Wanted], *, seeds: Sequence[int] | None = None
 ) -> list[Latents]:
-    """Everything that is wanted, with the checkpoint's own defaults for `task`; case i starts from noise i or seeds[i]."""
+    """Everything that is wanted, with the checkpoint's own defaults for `task`; case i starts from noise i
+    or seeds[i]."""
     row = defaults(parts.checkpoint, task)
     _, grid = choose_grid(parts.checkpoint, SamplingOptions(row.steps, row.guidance, row.shift))
     read = _Reader(parts, task, row.guidance)

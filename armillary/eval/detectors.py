@@ -1,10 +1,11 @@
 """Classical detectors: which objects a picture of the table-top shows, and which tones a sound holds.
 
-They know the world's palette, shapes and pitches, and nothing of any model. A picture is cut by colour; each piece is
-compared with templates of the three shapes. A sound is followed in three narrow bands; an onset is where one rises.
+They know the world's palette, shapes and pitches, and nothing of any model. A picture is cut by colour;
+each piece is compared with templates of the three shapes. A sound is followed in three narrow bands; an
+onset is where one rises.
 
-Shape letters: T frames, H W height and width, G colours of the palette, M templates, C audio channels, N samples, S steps
-of an envelope, B pitch bands.
+Shape letters: T frames, H W height and width, G colours of the palette, M templates, C audio channels, N
+samples, S steps of an envelope, B pitch bands.
 """
 
 import math
@@ -38,7 +39,8 @@ _BOX_FROM_MASS: Final[dict[Shape, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An object in a picture: `x`, `y` in px are the middle of its bounding box; `fit` (0..1) is the best template's."""
+    """An object in a picture: `x`, `y` in px are the middle of its bounding box; `fit` (0..1) is the best
+    template's."""
 
     colour: str
     shape: Shape
@@ -178,7 +180,8 @@ def _eighth(value: float) -> float:
 
 @cache
 def _templates(shape: Shape, x: float, y: float) -> tuple[Floats, Floats]:
-    """Places [M, 2] within a window around (_HALF + x, _HALF + y), and what the shape covers there [M, H, W]."""
+    """Places [M, 2] within a window around (_HALF + x, _HALF + y), and what the shape covers there [M, H,
+    W]."""
     places_M2 = np.array(
         [(_HALF + x + right, _HALF + y + down) for down in _REACH for right in _REACH], np.float32
     )
@@ -230,8 +233,8 @@ def onsets(sound_CN: Floats, sample_rate: int = SAMPLE_RATE) -> list[Onset]:
 
 
 def gather(tones: Iterable[tuple[float, Shape]]) -> list[Onset]:
-    """Tones (seconds, shape) as an ear parts them: those that begin together make one onset, and a pitch that begins
-    again while it still rings makes none."""
+    """Tones (seconds, shape) as an ear parts them: those that begin together make one onset, and a pitch
+    that begins again while it still rings makes none."""
     found, begun = list[tuple[float, set[Shape]]](), dict[Shape, float]()
     for time, shape in sorted(tones):
         if time - begun.get(shape, -1.0) <= _APART:
@@ -250,7 +253,8 @@ def heard(events: Sequence[Event], objects: Sequence[Object]) -> list[Onset]:
 
 
 def _envelopes(sound_CN: Floats, sample_rate: int) -> Floats:
-    """Amplitude of each pitch, both channels together, [B, S]; step s looks at the window that begins at s * _STEP."""
+    """Amplitude of each pitch, both channels together, [B, S]; step s looks at the window that begins at s
+    * _STEP."""
     hop, width = round(_STEP * sample_rate), round(_WINDOW * sample_rate)
     padded_CN = np.pad(sound_CN, ((0, 0), (0, width)))
     windows_CSW = np.lib.stride_tricks.sliding_window_view(padded_CN, width, axis=1)[:, ::hop]

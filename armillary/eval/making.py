@@ -1,7 +1,7 @@
 """The suites of what is made from words: pictures and clips.
 
-Everything made is read by the detectors. Beside each figure stand the same clips held against another clip's caption or
-recording, and the ceiling: the true recording, once through the autoencoder.
+Everything made is read by the detectors. Beside each figure stand the same clips held against another
+clip's caption or recording, and the ceiling: the true recording, once through the autoencoder.
 
 Shape letters: T frames, H W height and width, Z latent channels, t h w latent frames, height and width.
 """
@@ -89,7 +89,8 @@ def _picture_figures(
 
 
 def in_place(e: Episode, scene: Scene, *, shape: bool) -> list[bool]:
-    """For each object that was asked for: is one of its colour, and with `shape` of its shape, in its cell?"""
+    """For each object that was asked for: is one of its colour, and with `shape` of its shape, in its
+    cell?"""
     seen = [(o.colour, o.shape if shape else "", cell(o.place)) for o in scene.objects]
     return [
         (thing.colour, thing.shape if shape else "", cell(place)) in seen

@@ -13,10 +13,11 @@ from armillary.eval.scores import Figure, Score, Unit
 
 _DECIMALS: dict[Unit, int] = {"share": 3, "dB": 2, "px": 2, "R2": 3, "F1": 3, "IoU": 3}
 _INTRODUCTION = """\
-Every figure is measured on episodes that no training has seen: other seeds of the table-top world, and for "unseen pairs"
-colours and shapes that were never trained together. In brackets is the 95 % interval (Wilson's for shares, bootstrap for the
-rest); *n* is the number of cases. Beside each figure stand what no skill would score on the same cases, and the ceiling: the
-truth, read by the same detectors after the autoencoder or acted by the scripted expert. Shares run from 0 to 1."""
+Every figure is measured on episodes that no training has seen: other seeds of the table-top world, and for
+"unseen pairs" colours and shapes that were never trained together. In brackets is the 95 % interval (Wilson's
+for shares, bootstrap for the rest); *n* is the number of cases. Beside each figure stand what no skill would
+score on the same cases, and the ceiling: the truth, read by the same detectors after the autoencoder, or acted
+by the scripted expert. Shares run from 0 to 1."""
 
 
 def write(folder: Path, stem: str, result: Mapping[str, Any], outcomes: Mapping[str, Outcome]) -> Path:
@@ -25,7 +26,8 @@ def write(folder: Path, stem: str, result: Mapping[str, Any], outcomes: Mapping[
     pictures.mkdir(parents=True, exist_ok=True)
     for outcome in outcomes.values():
         for name, sheet in outcome.sheets.items():
-            sheet.quantize(128, Image.Quantize.FASTOCTREE).save(pictures / f"{stem}-{name}.png", optimize=True)
+            small = sheet.quantize(128, Image.Quantize.FASTOCTREE)
+            small.save(pictures / f"{stem}-{name}.png", optimize=True)
     (folder / f"{stem}.json").write_text(
         json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )
@@ -35,13 +37,10 @@ def write(folder: Path, stem: str, result: Mapping[str, Any], outcomes: Mapping[
 
 
 def _page(stem: str, result: Mapping[str, Any], outcomes: Mapping[str, Outcome]) -> Iterator[str]:
-    quick = " --quick" if result["quick"] else ""
     yield f"# What {stem} can do, measured"
     yield ""
-    yield (
-        f"Checkpoint `{result['digest']}`, {result['date']}, {result['seconds'] / 60:.1f} minutes. "
-        f"Made again by `armillary eval {result['model']}{quick} --out {result['out']}`."
-    )
+    minutes = result["seconds"] / 60
+    yield f"Checkpoint `{result['digest']}`, {result['date']}, {minutes:.1f} minutes: `{result['command']}`"
     yield ""
     yield _INTRODUCTION
     yield ""

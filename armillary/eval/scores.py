@@ -1,4 +1,5 @@
-"""Figures with their uncertainty: shares by Wilson's interval, everything else by the bootstrap, always with one seed.
+"""Figures with their uncertainty: shares by Wilson's interval, everything else by the bootstrap, always
+with one seed.
 
 Shape letters: N cases, R resamples, K numbers a case.
 """
@@ -51,13 +52,15 @@ def share(right: Sequence[bool]) -> Score:
 
 
 def mean(values: Sequence[float]) -> Score:
-    """The mean with the percentile bootstrap over cases; NaNs are cases that did not apply and are left out."""
+    """The mean with the percentile bootstrap over cases; NaNs are cases that did not apply and are left
+    out."""
     known = [[value] for value in values if not math.isnan(value)]
     return pooled(known, lambda mean_K: float(mean_K[0]))
 
 
 def pooled(rows: Sequence[Sequence[float]], formula: Callable[[Table], float]) -> Score:
-    """`formula` of the mean row [K] over cases [N, K], with the percentile bootstrap (Efron 1979) over cases."""
+    """`formula` of the mean row [K] over cases [N, K], with the percentile bootstrap (Efron 1979) over
+    cases."""
     if not rows:
         return NO_CASE
     rows_NK = np.asarray(rows, np.float64)
@@ -90,14 +93,16 @@ def r_squared(rows: Sequence[Sequence[float]]) -> Score:
 
 
 def psnr(a: Pixels, b: Pixels) -> float:
-    """Peak signal-to-noise ratio in dB of two arrays of uint8; at most that of one step of one level in all pixels."""
+    """Peak signal-to-noise ratio in dB of two arrays of uint8; at most that of one step of one level in all
+    pixels."""
     error = float(np.square(a.astype(np.float32) - b.astype(np.float32)).mean())
     return float(10 * np.log10(255.0**2 / max(error, 1.0)))
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the report: a score, the baselines and the ceiling on the same cases, and the bar it should reach."""
+    """One line of the report: a score, the baselines and the ceiling on the same cases, and the bar it
+    should reach."""
 
     name: str
     score: Score

@@ -1,11 +1,8 @@
-"""The generator's training: one flow-matching loss over whatever a batch holds; a mode is which tokens are
-noisy.
+"""The generator's training: one flow-matching loss over whatever a batch holds.
 
-The prompts are the very texts that generation will send, boilerplate and all. One prompt in ten is dropped
-for the denial that
-guidance steers away from. The reasoner goes on learning its questions in a share of the steps, at a slower
-rate, so that what
-the DM tower reads stays what the reasoner means.
+A mode is nothing but which tokens are noisy. The reasoner is frozen (spec/training 1.2): contexts are read
+without gradients, the DM tower and its ports learn. The prompts are the very texts that generation will send,
+boilerplate and all; one in ten is dropped for the denial that guidance steers away from.
 
 Shape letters: B samples, N tokens of a segment, M noisy tokens, F numbers in a token.
 """
@@ -21,6 +18,7 @@ from torch.optim import Optimizer
 
 from armillary.codecs.text import TextCodec
 from armillary.flow import draw_sigma, interpolate, velocity_target
+from armillary.model import Block
 from armillary.prompts import action_caption, with_metadata
 from armillary.robots import robot
 from armillary.sequence import Context, Sample, Segment, pack, text_context
@@ -28,9 +26,8 @@ from armillary.tasks.segments import action_segment, patchify, sound_segment, vi
 from armillary.train.cache import Cache, load
 from armillary.train.layout import FLOW_SHIFT, Pocket, pocket_traits
 from armillary.train.loop import Draw, Metrics
-from armillary.train.reasoner import SEEING_FIRST, ReasonerJob, optimizers
+from armillary.train.reasoner import optimizers
 
-READING_RATE = 0.4  # of the rate, for the AR tower and the eye
 DROPPED = 0.1  # prompts replaced by the denial
 WEIGHTS = {"vision": 1.0, "sound": 0.5, "action": 1.0}
 SIZE, FPS = 64, 8.0
@@ -85,51 +82,32 @@ POLICY = Mode("policy", (0,), action=False)
 
 
 class GeneratorJob:
-    """Batches of one shape: stills, clips with or without sound, or clips with actions; some steps are
-    questions."""
+    """Batches of one shape: stills, clips with or without sound, or clips with actions."""
 
-    def __init__(
-        self, model: Pocket, codec: TextCodec, folder: Path, *, questions: float = 0.2, size: int = 32
-    ) -> None:
-        self.model, self.codec, self.size, self.questions = model, codec, size, questions
-        self.reasoner = ReasonerJob(model, codec, pictures=8, clips=3)
-        model.requires_grad_(True)
-        clips = load(folder, ("push", "wander", "slide"))
-        self.mean, self.std = latent_statistics(folder)
-        self.clips, self.stills = (
-            Rows.of(clips, self.mean, self.std),
-            Rows.of(load(folder, ("still",)), self.mean, self.std),
-        )
-        self.groups = {
-            k: self.clips.where(*k.split()) for k in ("push", "push wander", "slide", "slide push")
-        }
+    def __init__(self, model: Pocket, codec: TextCodec, folder: Path, *, size: int = 32) -> None:
+        self.model, self.codec, self.size = model, codec, size
+        freeze_reasoner(model)
+        mean, std = latent_statistics(folder)
+        self.clips = Rows.of(load(folder, ("push", "wander", "slide")), mean, std)
+        self.stills = Rows.of(load(folder, ("still",)), mean, std)
+        self.groups = {k: self.clips.where(*k.split()) for k in ("push", "push wander", "slide push")}
         self.prompts: dict[str, Context] = {}
 
     def optimizers(self, rate: float) -> list[Optimizer]:
-        """The DM side at the full rate, what the reasoner reads with at a share of it."""
-        blocks = [f"network.blocks.{i}.ar." for i in range(len(self.model.network.blocks))]
-        reading = (*blocks, "network.embed", "network.head", "network.norm_ar", "sight")
-        return optimizers(self.model, rate, dict.fromkeys(reading, READING_RATE))
+        return optimizers(self.model, rate)
 
     def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:
         rng, pick = draw.python, draw.python.random()
-        if pick < self.questions:
-            loss, marks = self.reasoner.loss(draw, max(done, SEEING_FIRST))
-            return 0.5 * loss, {f"ask {k}": v for k, v in marks.items()}
-        if pick < self.questions + 0.2:
-            chosen = [(IMAGE, i) for i in rng.choices(range(len(self.stills.cache)), k=2 * self.size)]
-            return self.flow(draw, self.stills, chosen)
-        if pick < self.questions + 0.45:
+        if pick < 0.2:
+            stills = rng.choices(range(len(self.stills.cache)), k=2 * self.size)
+            return self.flow(draw, self.stills, [(IMAGE, i) for i in stills])
+        if pick < 0.5:
             sound = rng.choice((None, False))
-            modes = [m for m in VIDEOS if m.sound is sound]
-            picks = [
-                (rng.choices(modes, (0.45, 0.45, 0.1))[0], rng.choice(self.groups["slide push"]))
-                for _ in range(self.size)
-            ]
-            return self.flow(draw, self.clips, picks)
-        thirds = [(FORWARD, "push wander")] * 3 + [(INVERSE, "push wander")] * 2 + [(POLICY, "push")] * 3
-        picks = [(m, rng.choice(self.groups[g])) for m, g in rng.choices(thirds, k=self.size)]
-        return self.flow(draw, self.clips, picks)
+            modes = rng.choices([m for m in VIDEOS if m.sound is sound], (0.45, 0.45, 0.1), k=self.size)
+            return self.flow(draw, self.clips, [(m, rng.choice(self.groups["slide push"])) for m in modes])
+        mixed = [(FORWARD, "push wander")] * 3 + [(INVERSE, "push wander")] * 2 + [(POLICY, "push")] * 3
+        chosen = [(m, rng.choice(self.groups[g])) for m, g in rng.choices(mixed, k=self.size)]
+        return self.flow(draw, self.clips, chosen)
 
     def flow(self, draw: Draw, rows: Rows, chosen: Sequence[tuple[Mode, int]]) -> tuple[Tensor, Metrics]:
         """The velocity loss of the chosen episodes, each in its mode."""
@@ -142,7 +120,9 @@ class GeneratorJob:
         noisy, targets = zip(
             *(add_noise(s, float(g), draw.torch) for s, g in zip(samples, sigma_B, strict=True)), strict=True
         )
-        found = self.model.network(pack(noisy), sigma_B * 1000).velocities
+        with torch.no_grad():
+            memory = self.model.network.read(pack(noisy)).memory
+        found = self.model.network.draw(pack(noisy), sigma_B * 1000, memory)
         total, metrics = found[0].new_zeros(()), dict[str, list[float]]()
         for sample, (mode, _), v, target in zip(samples, chosen, found, targets, strict=True):
             for segment, error in zip(
@@ -178,6 +158,17 @@ def prompt_context(codec: TextCodec, text: str) -> Context:
     """The generator's context of a finished prompt text: chat template, end of turn, start of vision."""
     ids = codec.render([{"role": "user", "content": text}])
     return text_context(torch.tensor([*ids, codec.eos, codec.special("<|vision_start|>")]))
+
+
+def freeze_reasoner(model: Pocket) -> None:
+    """Only the DM tower, its last norm, the ports and the time embedding go on learning."""
+    model.requires_grad_(False)
+    network = model.network
+    for block in network.blocks:
+        assert isinstance(block, Block)
+        block.dm.requires_grad_(True)
+    for part in (network.norm_dm, network.ports, network.time):
+        part.requires_grad_(True)
 
 
 def _vision(mode: Mode, tokens: int) -> Segment:

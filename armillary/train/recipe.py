@@ -82,7 +82,6 @@ class CacheStage(_Strict):
 class GeneratorStage(Training):
     kind: Literal["generator"]
     size: int = 32
-    questions: float = Field(0.2, ge=0, le=1, description="share of the steps that ask the reasoner")
 
 
 class TokenizerStage(_Strict):
@@ -223,7 +222,7 @@ def generator_stage(run: Run, stage: GeneratorStage) -> None:
     model = Pocket(run.recipe.seed)
     model.load_state_dict(_average(run.folder / "reasoner"))
     model.copy_tower()
-    job = GeneratorJob(model, run.codec(), run.folder / "cache", questions=stage.questions, size=stage.size)
+    job = GeneratorJob(model, run.codec(), run.folder / "cache", size=stage.size)
     model.load_state_dict(run.train(job, stage, "generator").state_dict())
     write_checkpoint(model, load_tokenizer(run.checkpoint / "text_tokenizer"), run.checkpoint)
 
