@@ -160,13 +160,20 @@ class Block(nn.Module):
         return ar, dm, past
 
 
+class Table(nn.Embedding):
+    """An embedding that starts uniform: drawing normal numbers on the meta device costs seconds at first."""
+
+    def reset_parameters(self) -> None:
+        nn.init.uniform_(self.weight, -1.0, 1.0)
+
+
 class DomainLinear(nn.Module):
     """A linear layer with its own weight [in, out] and bias for each robot body."""
 
     def __init__(self, n_in: int, n_out: int, domains: int) -> None:
         super().__init__()
         self.shape = (n_in, n_out)
-        self.weight, self.bias = nn.Embedding(domains, n_in * n_out), nn.Embedding(domains, n_out)
+        self.weight, self.bias = Table(domains, n_in * n_out), Table(domains, n_out)
 
     def forward(self, x_NF: Tensor, domain: int) -> Tensor:
         return x_NF @ self.weight.weight[domain].view(self.shape) + self.bias.weight[domain]
@@ -239,7 +246,7 @@ class Network(nn.Module):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.config = c
-        self.embed = nn.Embedding(c.vocabulary, c.width)
+        self.embed = Table(c.vocabulary, c.width)
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.layers))
         self.norm_ar, self.norm_dm = RMSNorm(c.width, c), RMSNorm(c.width, c)
         self.head = nn.Linear(c.width, c.vocabulary, bias=False)

@@ -60,8 +60,10 @@ class Robot:
 
     width: columns of an action; None or `varies` where it depends on the data set (`robot(name, width=...)`).
     columns: empty where their order is not published. tier: which canvas its pictures are brought to; None
-    keeps their own size. scaled: whether units are scaled on the way in and restored on the way out; published
-    models take and give model units, so their statistics are for preparing data and nothing here applies them.
+    keeps their own size. scaled: whether units are scaled on the way in and restored on the way out;
+    published
+    models take and give model units, so their statistics are for preparing data and nothing here applies
+    them.
     """
 
     name: str

@@ -141,8 +141,10 @@ class Convolution(nn.Module):
         self.stride, self.dilation, self.transposed = stride, dilation, transposed
         self.padding = math.ceil(stride / 2) if stride > 1 else dilation * (kernel - 1) // 2
         plain = (nn.ConvTranspose1d if transposed else nn.Conv1d)(inputs, outputs, kernel, bias=bias)
-        self.weight_v = nn.Parameter(plain.weight.detach())
-        self.weight_g = nn.Parameter(length(plain.weight.detach()))
+        weight_OIK = plain.weight.detach()
+        # on the meta device there is nothing to measure, and asking would load torch's compiler (1 s)
+        length_O11 = weight_OIK.new_empty(len(weight_OIK), 1, 1) if weight_OIK.is_meta else length(weight_OIK)
+        self.weight_v, self.weight_g = nn.Parameter(weight_OIK), nn.Parameter(length_O11)
         self.bias = plain.bias
 
     def forward(self, x_BEL: Tensor) -> Tensor:

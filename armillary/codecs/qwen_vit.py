@@ -194,6 +194,16 @@ class Merger(nn.Module):
         return self.linear_fc2(F.gelu(self.linear_fc1(x_MJ)))
 
 
+class Positions(nn.Embedding):
+    """Learned positions, small at first: the default would drown fresh patch features.
+
+    Uniform, because drawing normal numbers on the meta device costs seconds at the first load.
+    """
+
+    def reset_parameters(self) -> None:
+        nn.init.uniform_(self.weight, -0.03, 0.03)
+
+
 class QwenViT(nn.Module):
     """Patches of any number of pictures and clips in, tokens of the language model's width out."""
 
@@ -202,8 +212,7 @@ class QwenViT(nn.Module):
         self.config = config
         width, out, merge = config.hidden_size, config.out_hidden_size, config.spatial_merge_size
         self.patch_embed = PatchEmbed(config)
-        self.pos_embed = nn.Embedding(config.num_position_embeddings, width)
-        nn.init.normal_(self.pos_embed.weight, std=0.02)  # the default, 1, would drown fresh patch features
+        self.pos_embed = Positions(config.num_position_embeddings, width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
         self.merger = Merger(width, out, merge=merge)
         self.deepstack_merger_list = nn.ModuleList(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from armillary.codecs.qwen_vit import (
     Grid,
     Merger,
+    Positions,
     attend_slices,
     per_grid,
     resample_positions,
@@ -68,8 +69,7 @@ class Embeddings(nn.Module):
         self.merge = config.spatial_merge_size
         numbers = config.num_channels * config.patch_size**2
         self.patch_embedding = nn.Linear(numbers, config.hidden_size)
-        self.position_embedding = nn.Embedding(config.num_patches, config.hidden_size)
-        nn.init.normal_(self.position_embedding.weight, std=0.02)
+        self.position_embedding = Positions(config.num_patches, config.hidden_size)
 
     def forward(self, patches_NP: Tensor, grids: Sequence[Grid]) -> Tensor:
         table_SW = self.position_embedding.weight

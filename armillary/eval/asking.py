@@ -97,7 +97,10 @@ class Plan:
                 yield Asked(e, random.Random(f"{self.name} {split} {e.kind} {e.seed}").choice(usable))
 
 
-_STILL, _SLIDE, _MOVING = ("still",), ("slide",), ("slide", "wander")
+_Kinds = tuple[Kind, ...]
+_STILL: Final[_Kinds] = ("still",)
+_SLIDE: Final[_Kinds] = ("slide",)
+_MOVING: Final[_Kinds] = ("slide", "wander")
 PLANS: Final[tuple[Plan, ...]] = (
     Plan("count", "count", _STILL, 0.99),
     Plan("place, nine cells", "where", _STILL, 0.99),
@@ -123,7 +126,7 @@ PLANS: Final[tuple[Plan, ...]] = (
 def reasoner(bench: Bench) -> Outcome:
     """Answers right, by kind of question."""
     trained = _TRAINED[bench.n < 100]
-    blind = {kind: [episode(kind, seed) for seed in range(trained)] for kind in _kinds()}
+    blind = {kind: [episode(kind, seed) for seed in range(trained)] for kind in (*_STILL, *_MOVING)}
     figures, examples = list[Figure](), list[Example]()
     for plan in PLANS:
         asked = list(
@@ -136,10 +139,6 @@ def reasoner(bench: Bench) -> Outcome:
         figures += _figures(plan, marks, guessed)
         examples += _wrong(plan, asked, answers, marks)
     return Outcome(figures, examples=examples)
-
-
-def _kinds() -> tuple[Kind, ...]:
-    return (*_STILL, *_MOVING)
 
 
 def _held_out(bench: Bench, kind: Kind, split: Split) -> Iterator[Episode]:

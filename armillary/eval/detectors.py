@@ -69,9 +69,9 @@ class Scene:
         return max((o for o in self.objects if o.colour == colour), key=lambda o: o.fit, default=None)
 
 
-def look(frame_HW3: Pixels) -> Scene:
+def look(picture_HW3: Pixels) -> Scene:
     """Objects and pusher of one picture, uint8 [64, 64, 3]."""
-    frame_HW3 = frame_HW3.astype(np.float32)
+    frame_HW3 = picture_HW3.astype(np.float32)
     label_HW, ground_3 = _labels(frame_HW3), _ground(frame_HW3)
     found = list[Seen]()
     for number, colour in enumerate(COLOURS):
@@ -224,7 +224,7 @@ def onsets(sound_CN: Floats, sample_rate: int = SAMPLE_RATE) -> list[Onset]:
     rise_BS = np.maximum(level_BS - np.pad(level_BS, ((0, 0), (lag, 0)))[:, :-lag], 0.0)
     near = round(_TOGETHER / _STEP)
     loudest_S = _running_max(rise_BS.max(0), near)
-    tones = [
+    tones: list[tuple[float, Shape]] = [
         (step * _STEP, shape)
         for shape, rise_S in zip(PITCHES, rise_BS, strict=True)
         for step in _peaks(np.where(rise_S >= _SHARE * loudest_S, rise_S, 0.0))

@@ -16,7 +16,8 @@ _INTRODUCTION = """\
 Every figure is measured on episodes that no training has seen: other seeds of the table-top world, and for
 "unseen pairs" colours and shapes that were never trained together. In brackets is the 95 % interval (Wilson's
 for shares, bootstrap for the rest); *n* is the number of cases. Beside each figure stand what no skill would
-score on the same cases, and the ceiling: the truth, read by the same detectors after the autoencoder, or acted
+score on the same cases, and the ceiling: the truth, read by the same detectors after the autoencoder, or
+acted
 by the scripted expert. Shares run from 0 to 1."""
 
 

@@ -17,6 +17,7 @@ from armillary.media import Clip
 from armillary.media.source import Pixels
 from armillary.sim.audio import SAMPLE_RATE
 from armillary.sim.physics import FPS, Floats
+from armillary.sim.recording import Kind
 from armillary.sim.scenes import Episode
 from armillary.tasks.frames import require_video
 from armillary.tasks.generate import require_audio
@@ -106,7 +107,7 @@ def _waves(episodes: Sequence[Episode], made: Sequence[Floats], marks: Marks) ->
 def codecs(bench: Bench) -> Outcome:
     """What is lost by going through the autoencoders and back, without any drawing."""
     third = bench.n // 3
-    kinds = ("wander", third), ("push", third), ("slide", bench.n - 2 * third)
+    kinds: list[tuple[Kind, int]] = [("wander", third), ("push", third), ("slide", bench.n - 2 * third)]
     episodes = [e for kind, count in kinds for e in bench.episodes(kind, count)]
     back = round_trip(require_video(bench.parts), [e.frames for e in episodes], bench.device)
     truths, audio = sounds_of(episodes), require_audio(bench.parts)

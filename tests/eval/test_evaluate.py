@@ -1,0 +1,52 @@
+"""The whole evaluation, on a checkpoint that has learnt nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from armillary.errors import BadRequest
+from armillary.eval import asking, evaluate
+
+
+def quiet(_line: str) -> None:
+    """Hears nothing."""
+
+
+def test_the_untrained_score_no_better_than_the_blind(
+    untrained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = [p for p in asking.PLANS if p.name in ("count", "colour", "will it hit", "box, IoU")]
+    monkeypatch.setattr(asking, "PLANS", kept)
+    monkeypatch.setattr(asking, "_TRAINED", (30, 30))
+    result = evaluate(untrained, suites=["reasoner", "image", "sound", "policy"], n=6, tell=quiet)
+    for suite, found in result["suites"].items():
+        for figure in found["figures"]:
+            blind = [s["high"] for name, s in figure["beside"].items() if "ceiling" not in name and s["n"]]
+            if blind and figure["value"] is not None and suite != "sound":
+                assert figure["value"] <= max(blind), figure
+            if figure["bar"] is not None:
+                assert not figure["reached"], figure
+
+
+def test_a_report_is_written_and_says_the_same_twice(untrained: Path, tmp_path: Path) -> None:
+    results = [evaluate(untrained, suites=["image"], n=4, out=tmp_path / name, tell=quiet) for name in "ab"]
+    page = (tmp_path / "a" / "untrained.md").read_text()
+    kept: dict[str, Any] = json.loads((tmp_path / "a" / "untrained.json").read_text())
+    assert kept == results[0]
+    assert results[0]["suites"]["image"]["figures"] == results[1]["suites"]["image"]["figures"]
+    assert kept["digest"] in page
+    for figure in kept["suites"]["image"]["figures"]:
+        assert f"| {figure['name']} | **{figure['value']:.3f}**" in page
+    pictures = tmp_path / "a" / "pictures"
+    assert {f"pictures/{p.name}" for p in pictures.iterdir()} == {
+        part.split(")")[0] for part in page.split("](")[1:] if part.startswith("pictures/")
+    }
+
+
+@pytest.mark.parametrize(("options", "field"), [({"suites": ["vidoe"]}, "suite"), ({"n": 2}, "n")])
+def test_what_cannot_be_evaluated_is_refused(untrained: Path, options: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        evaluate(untrained, tell=quiet, **options)
+    assert refused.value.field == field
