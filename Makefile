@@ -1,12 +1,12 @@
 # demo: run the main job   test: the whole suite   check: format, lint, types   fix: repair what tools can
-# docs: write docs/commands.md from --help   bench: measure speed
+# docs: write again what is generated in docs/   bench: measure speed
 # Each makes .venv if it is missing and installs again only when pyproject.toml or constraints.txt changed.
 
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-CODE := armillary tests $(wildcard examples benchmarks)
+CODE := armillary tests examples benchmarks docs/commands.py
 WORKERS ?= 2
 
 .PHONY: demo test check fix docs bench
@@ -27,10 +27,13 @@ fix: .venv/.test
 	$(BIN)/ruff format $(CODE)
 
 docs: .venv/.demo
-	$(BIN)/python -m typer armillary.cli utils docs --name armillary --output docs/commands.md
+	$(BIN)/python docs/commands.py docs/commands.md
+	$(BIN)/python examples/draw_sequence.py docs/pictures/sequence.svg
+	$(BIN)/python examples/demo.py
+	cp out/clip.png docs/pictures/clip.png
 
 bench: .venv/.demo
-	$(BIN)/armillary bench
+	$(BIN)/python benchmarks/speed.py
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3" >&2; exit 1; }

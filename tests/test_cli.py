@@ -1,6 +1,7 @@
 """The command line: what is printed where, what is written, and with which exit code it ends."""
 
 import json
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -282,6 +283,12 @@ def test_every_command_has_a_help_page_with_an_example(name: str, run: Run, caps
     assert run(name, "--help") == 0
     page = capsys.readouterr().out
     assert name == "validate" or f"  armillary {name}" in page
+
+
+def test_the_page_of_commands_is_what_help_prints_now() -> None:
+    docs = Path(__file__).parents[1] / "docs"
+    page = runpy.run_path(str(docs / "commands.py"))["page"]
+    assert (docs / "commands.md").read_text() == page(), "run `make docs`"
 
 
 def test_options_are_those_of_the_request() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from armillary.codecs.audio_vae import AudioVAE
+from armillary.codecs.text import Spelling
 from armillary.codecs.wan_vae import WanVAE
 from armillary.decode import Reading, step
 from armillary.flow import Branch, sample_many
@@ -184,7 +185,8 @@ def answer_many(parts: Parts, asked: Sequence[Asked], *, limit: int) -> list[str
     order = sorted(range(len(asked)), key=lambda i: (len(contexts[i]), asked[i].question.kind))
     for some in groups(order, PACKED):
         for i, ids in zip(some, _write(parts, [contexts[i] for i in some], limit), strict=True):
-            answers[i] = parts.text.decode(ids).strip()
+            spelling = Spelling(parts.text)
+            answers[i] = "".join(spelling.add(token) for token in ids).strip()
     return answers
 
 

@@ -14,11 +14,10 @@ from armillary.eval.scores import Figure, Score, Unit
 _DECIMALS: dict[Unit, int] = {"share": 3, "dB": 2, "px": 2, "R2": 3, "F1": 3, "IoU": 3}
 _INTRODUCTION = """\
 Every figure is measured on episodes that no training has seen: other seeds of the table-top world, and for
-"unseen pairs" colours and shapes that were never trained together. In brackets is the 95 % interval (Wilson's
-for shares, bootstrap for the rest); *n* is the number of cases. Beside each figure stand what no skill would
-score on the same cases, and the ceiling: the truth, read by the same detectors after the autoencoder, or
-acted
-by the scripted expert. Shares run from 0 to 1."""
+"unseen pairs" colours and shapes that were never trained together. In brackets is the 95 % interval
+(Wilson's for shares, bootstrap for the rest); *n* is the number of cases. Beside each figure stand what no
+skill would score on the same cases, and the ceiling: the truth, read by the same detectors after the
+autoencoder, or acted by the scripted expert. Shares run from 0 to 1."""
 
 
 def write(folder: Path, stem: str, result: Mapping[str, Any], outcomes: Mapping[str, Outcome]) -> Path:
