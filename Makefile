@@ -15,7 +15,7 @@ demo: .venv/.demo
 	$(BIN)/python examples/demo.py
 
 test: .venv/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 check: .venv/.test
 	$(BIN)/ruff format --check $(CODE)

@@ -354,7 +354,7 @@ def evaluate(
         typer.Option(help="codecs, reasoner, image, video, sound, dynamics or policy; may be repeated."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="24 cases a figure in place of 256.")] = False,
-    n: Annotated[int | None, typer.Option("-n", help="Cases a figure.")] = None,
+    n: Annotated[int | None, typer.Option("-n", "--n", help="Cases a figure.")] = None,
     out: Annotated[Path | None, typer.Option(help="A folder for the report with pictures.")] = None,
     as_json: terminal.Json = False,
 ) -> None:

@@ -15,7 +15,9 @@ from armillary.world import POCKET
 def diffusers_velocity(sample: Sample, latents: Latents, traits: Traits) -> Callable[[Tensor], list[Tensor]]:
     """`velocity(time_1)` is one call, for a sample of vision alone; the sequence is laid out before."""
     from diffusers import Cosmos3OmniPipeline
+    from diffusers.utils import logging
 
+    logging.disable_progress_bar()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what it says of its own use of torch
         pipeline = Cosmos3OmniPipeline.from_pretrained(POCKET, dtype=torch.float32)

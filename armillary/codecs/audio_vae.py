@@ -313,7 +313,7 @@ class AudioVAE(nn.Module):
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """As in torch; a checkpoint that holds only the decoder leaves this network without an encoder."""
-        if not has_encoder(state_dict):
+        if strict and not has_encoder(state_dict):
             self.encoder, self.config = None, replace(self.config, encoder_enabled=False)
         return super().load_state_dict(state_dict, strict=strict, assign=assign)
 

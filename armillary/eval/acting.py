@@ -33,6 +33,7 @@ from armillary.tasks.segments import Latents
 
 CHUNKS = 4
 _PUSHED = 5.0  # px after which an object counts as pushed
+_NEAR = 3.0  # px from its true end within which the contact sheet calls a pushed object right
 
 
 def body() -> Robot:
@@ -183,10 +184,12 @@ def _forward(bench: Bench, episodes: Sequence[Episode]) -> tuple[list[Figure], l
         *measured_figures("forward", {k: Measured.of(truths, x) for k, x in clips.items()}, (0.99, 1.5)),
     ]
     errors = [t.object_error(x) for t, x in zip(truths, clips["made"], strict=True)]
+    pushed = [i for i, error in enumerate(errors) if not math.isnan(error)]
     rows = list[Row]()
-    for i in telling([not error > 3.0 for error in errors], 4):
+    for i in (pushed[k] for k in telling([errors[i] < _NEAR for i in pushed], 4)):
         rows.append((f"true: {episodes[i].caption}", truths[i].frames))
-        rows += [(key, clips[key][i]) for key in ("made", wrong)]
+        rows.append((f"made, {'right' if errors[i] < _NEAR else 'wrong'}", clips["made"][i]))
+        rows.append((wrong, clips[wrong][i]))
     return figures, rows
 
 

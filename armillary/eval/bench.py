@@ -1,9 +1,9 @@
 """What every suite works with and gives back: one checkpoint, its held-out cases, figures and pictures."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
@@ -77,19 +77,17 @@ Row = tuple[str, Pixels]
 
 def contact_sheet(rows: Sequence[Row], *, scale: int = 2) -> Image.Image:
     """Rows of frames uint8 [T, H, W, 3], each under its label, sharp pixels enlarged `scale` times."""
-    gap, line = 4, 18
+    gap, line, text = 4, 18, font(12)
     height, width = (side * scale for side in rows[0][1].shape[1:3])
-    widest = max(len(frames) for _, frames in rows)
-    sheet = Image.new(
-        "RGB", (gap + widest * (width + gap), len(rows) * (height + line + gap)), (250, 250, 250)
-    )
+    widest = max(len(frames) * (width + gap) for _, frames in rows)
+    labels = max(math.ceil(text.getlength(label)) for label, _ in rows)
+    size = gap + max(widest, labels + gap), len(rows) * (height + line + gap)
+    sheet = Image.new("RGB", size, (250, 250, 250))
     pen = ImageDraw.Draw(sheet)
     for number, (label, frames_THW3) in enumerate(rows):
         top = number * (height + line + gap)
-        pen.text((gap, top + 2), label, fill=(20, 20, 20), font=font(12))
+        pen.text((gap, top + 2), label, fill=(20, 20, 20), font=text)
         for i, frame_HW3 in enumerate(frames_THW3):
-            tile = Image.fromarray(np.ascontiguousarray(frame_HW3)).resize(
-                (width, height), Image.Resampling.NEAREST
-            )
+            tile = Image.fromarray(frame_HW3).resize((width, height), Image.Resampling.NEAREST)
             sheet.paste(tile, (gap + i * (width + gap), top + line))
     return sheet
