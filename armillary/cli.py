@@ -223,7 +223,7 @@ def inverse_dynamics(
     options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
     if _only_validates(context, "inverse_dynamics", options, model=model, as_json=as_json):
         return
-    terminal.check_folder(output)
+    terminal.check_json(output)
     world = _load(model, device, dtype)
     with progress("looking") as on_step:
         actions = world.inverse_dynamics(**options, on_step=on_step)
@@ -267,7 +267,7 @@ def policy(
     options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
     if _only_validates(context, "policy", options, model=model, as_json=as_json):
         return
-    terminal.check_folder(output)
+    terminal.check_json(output)
     path = clip and terminal.clip_path(clip, picture=False, sound=False)
     world = _load(model, device, dtype)
     with progress("deciding") as on_step:

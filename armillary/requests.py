@@ -29,11 +29,22 @@ def _words(value: object) -> object:
     """A prompt as text; a structured caption (a dictionary) becomes JSON, as in training."""
     if isinstance(value, Mapping):
         try:
-            return json.dumps(value)
+            return json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(f"a structured caption must be plain JSON ({error})") from None
+    return _whole_text(value)
+
+
+def _whole_text(value: object) -> object:
+    """The text, or the conversation with every text in it, as it is; ValueError for half of a character."""
     if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
         raise ValueError("holds half of a character (a lone surrogate); give whole Unicode text")
+    if isinstance(value, list | tuple):
+        for item in cast("list[Any]", value):
+            _whole_text(item)
+    elif isinstance(value, Mapping):
+        for key in ("content", "text"):
+            _whole_text(cast("dict[str, Any]", value).get(key))
     return value
 
 
@@ -72,7 +83,7 @@ class ReasonRequest(Request):
     task: ClassVar[Task] = "reason"
 
     prompt: Words | None = Field(None, min_length=1, description="the question, as text")
-    messages: list[dict[str, Any]] | None = Field(
+    messages: Annotated[list[dict[str, Any]] | None, BeforeValidator(_whole_text)] = Field(
         None, min_length=1, description="a list of dictionaries, each of role and content"
     )
     images: list[Any] = Field([], description="a list of pictures")
@@ -147,11 +158,16 @@ class PolicyRequest(ActRequest):
 
 def ask(kind: type[Asked], options: Mapping[str, Any]) -> Asked:
     """The request, each field checked alone; None means not asked for. Raises BadRequest."""
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: _plain(value) for name, value in options.items() if value is not None}
     try:
         return kind.model_validate(given)
     except ValidationError as error:
         _refuse(kind, given, error)
+
+
+def _plain(value: Any) -> Any:
+    """One number of an array library as Python's own: a seed drawn by numpy is as good as any."""
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
 def _refuse(kind: type[Request], given: Mapping[str, Any], error: ValidationError) -> NoReturn:
@@ -162,13 +178,14 @@ def _refuse(kind: type[Request], given: Mapping[str, Any], error: ValidationErro
         raise BadRequest(
             name, shown(given[name]), f"there is no such option here; nearest: {close}"
         ) from None
-    legal = str(kind.model_fields[name].description)
-    if first["type"] == "missing":
+    legal, whole = str(kind.model_fields[name].description), len(first["loc"]) == 1
+    if first["type"] == "missing" and whole:
         raise BadRequest(name, None, f"is needed: {legal}") from None
     if first["type"] == "value_error":
         raise BadRequest(name, shown(given[name]), str(context["error"])) from None
     limit = context.get("ge", context.get("le"))
-    near = f"; nearest: {limit:g}" if isinstance(limit, int | float) and len(first["loc"]) == 1 else ""
+    limit = f"{limit:g}" if isinstance(limit, float) else limit
+    near = "" if limit is None or not whole else f"; nearest: {limit}"
     raise BadRequest(name, shown(given[name]), legal + near) from None
 
 

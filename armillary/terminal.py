@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import secrets
 import sys
 from collections.abc import Callable, Generator, Mapping
@@ -59,6 +60,9 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
             _end(BAD_REQUEST, str(error))
         except (KeyboardInterrupt, Cancelled):
             _end(INTERRUPTED, "stopped; nothing is left half written")
+        except BrokenPipeError:  # whoever read our output has read enough, as `head` does
+            _forget_output()
+            raise typer.Exit(FAILED) from None
         except (FloatingPointError, OSError) as error:
             _end(FAILED, f"{error}; nothing is left half written")
 
@@ -70,9 +74,16 @@ def _end(code: int, sentence: str) -> NoReturn:
     raise typer.Exit(code)
 
 
+def _forget_output() -> None:
+    """Point standard output nowhere, so that nothing is said about what it still holds when Python ends."""
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
 def say(text: str, *, end: str = "\n") -> None:
-    """A result, or a piece of one, on standard output."""
-    print(text, end=end, flush=True)  # noqa: T201
+    """A result, or a piece of one, on standard output; letters that it cannot show are spelled `\\u1234`."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # None: it is closed
+    print(text.encode(encoding, "backslashreplace").decode(encoding), end=end, flush=True)  # noqa: T201
 
 
 def say_json(value: Mapping[str, Any]) -> None:
@@ -80,16 +91,21 @@ def say_json(value: Mapping[str, Any]) -> None:
     say(json.dumps(value, ensure_ascii=False))
 
 
+def _watched() -> bool:
+    """Is standard error a terminal? Where it is closed, Python has none."""
+    return sys.stderr is not None and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison]
+
+
 def note(text: str) -> None:
     """A remark for a person who looks on; a pipe gets none."""
-    if sys.stderr.isatty():
+    if _watched():
         print(text, file=sys.stderr)  # noqa: T201
 
 
 @contextmanager
 def progress(label: str) -> Generator[Callable[[int, int], None]]:
     """`tell(step, of)` moves a bar with step, of and time on a terminal; a pipe gets none."""
-    if not sys.stderr.isatty():
+    if not _watched():
         yield lambda step, of: None
         return
     from rich import progress as rich
@@ -125,12 +141,23 @@ def clip_path(output: Path | None, *, picture: bool, sound: bool) -> Path:
     return output
 
 
+def check_json(output: Path | None) -> None:
+    """Refuse a file for actions that is named otherwise: it may be the very picture that is read."""
+    if output is not None and output.suffix.lower() != ".json":
+        raise BadRequest("output", str(output), "actions are written as JSON; name a .json file")
+    check_folder(output)
+
+
 def check_folder(output: Path | None) -> None:
     """Refuse a file whose folder does not exist, and a folder in place of a file."""
     if output is not None and not output.parent.is_dir():
         raise BadRequest("output", str(output), f"there is no folder {str(output.parent)!r}")
     if output is not None and output.is_dir():
         raise BadRequest("output", str(output), "is a folder; name a file in it")
+    if output is not None and output.exists() and not output.is_file():
+        raise BadRequest(
+            "output", str(output), "is a device or pipe, no file; leave -o out for standard output"
+        )
 
 
 def write_whole(path: Path, text: str) -> None:

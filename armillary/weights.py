@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -166,12 +166,16 @@ def published_config(c: Config, traits: Traits) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """The object in a json file of a checkpoint. Raises BadRequest naming the file."""
     try:
-        return json.loads(path.read_text())
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadRequest("model", str(path), "this file of the checkpoint is missing") from None
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequest("model", str(path), f"not valid JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise BadRequest("model", str(path), "must hold a JSON object, not a list or a bare value")
+    return cast("dict[str, Any]", content)
 
 
 @dataclass(frozen=True)
@@ -249,7 +253,7 @@ def assign(
     where: str,
     keep_fp32: Callable[[str], bool] = lambda name: False,
 ) -> None:
-    """Give a meta-built module its tensors; refuse any that is missing, unexpected or of another shape.
+    """Give a meta-built module its tensors; refuse any missing, unexpected or of another shape or kind.
 
     `dtype` None keeps what the file holds; names for which `keep_fp32` holds become fp32 whatever `dtype` is.
     """
@@ -262,6 +266,8 @@ def assign(
             unexpected.append(name)
         elif tensor.shape != wanted[name].shape:
             misshaped.append(f"{name} {list(tensor.shape)} for {list(wanted[name].shape)}")
+        elif tensor.is_floating_point() != wanted[name].is_floating_point():
+            misshaped.append(f"{name} {tensor.dtype} for {wanted[name].dtype}")
         else:
             kind = torch.float32 if keep_fp32(name) else dtype
             value = tensor.to(device=device, dtype=kind) if tensor.is_floating_point() else tensor.to(device)
@@ -273,7 +279,7 @@ def assign(
         for label, names in (
             ("missing", missing),
             ("unexpected", unexpected),
-            ("of another shape", misshaped),
+            ("of another shape or kind", misshaped),
         )
         if names
     ]

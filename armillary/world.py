@@ -33,7 +33,7 @@ from armillary.tasks.denoise import OnStep, SamplingOptions
 from armillary.tasks.generate import Made
 from armillary.tasks.generate import generate as draw_clip
 from armillary.tasks.parts import Parts, load_parts
-from armillary.tasks.ready import ClipSource, acting, drawing, forward, question, read_facts
+from armillary.tasks.ready import ClipSource, acting, describing, drawing, forward, question, read_facts
 from armillary.tasks.reason import Delta
 from armillary.tasks.reason import stream as answer_stream
 
@@ -100,16 +100,18 @@ def load(source: str | os.PathLike[str] = "pocket", *, device: str = "auto", dty
     where = _device(device)
     kind = _dtype(dtype, where)
     name, folder = locate(source)
-    facts = read_facts(name, folder)
-    return World(load_parts(folder, device=where, dtype=kind), facts)
+    with describing(folder):
+        return World(load_parts(folder, device=where, dtype=kind), read_facts(name, folder))
 
 
 def locate(source: str | os.PathLike[str], *, files: Sequence[str] = ALL_FILES) -> tuple[str, Path]:
     """The name of a checkpoint and its folder; from the hub only `files` (patterns). Raises BadRequest."""
+    if not isinstance(source, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - a person's
+        raise BadRequest("model", source, "must be pocket, a folder, or a hub name, as text or a path")
     name, folder = os.fspath(source), POCKET if source == "pocket" else Path(source)
-    if (folder / "model_index.json").is_file():
+    if os.path.isfile(folder / "model_index.json"):  # noqa: PTH113 - False for names no disk can hold
         return name, folder
-    if folder.exists():
+    if os.path.exists(folder):  # noqa: PTH110
         raise BadRequest("model", name, "this folder is no checkpoint: it has no model_index.json")
     if source == "pocket":
         raise BadRequest(
@@ -249,9 +251,9 @@ class World:
         """
         asked = {
             "prompt": prompt,
-            "messages": None if messages is None else [dict(m) for m in messages],
-            "images": list(images or ()) or None,
-            "videos": list(videos or ()) or None,
+            "messages": messages,
+            "images": images,
+            "videos": videos,
         }
         request, receipt, turns = question({**asked, **options}, self.facts)
         started = time.perf_counter()
@@ -359,7 +361,7 @@ class World:
             ready.pixels,
             ready.body,
             negative=ready.request.negative or "",
-            decode_clip=decode,
+            decode_clip=ready.request.decode,
             options=clock.options(ready.numbers),
         )
         receipt = ready.receipt.spent({}, clock.seconds()).to_dict()

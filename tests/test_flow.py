@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -101,7 +102,7 @@ def test_a_students_times_are_not_rounded() -> None:
         (lambda: Grid(torch.tensor([0.9, 0.5]), torch.tensor([900.0])), "sigmas"),
     ],
 )
-def test_a_grid_that_cannot_be_walked_is_refused(make, field: str) -> None:
+def test_a_grid_that_cannot_be_walked_is_refused(make: Callable[[], Grid], field: str) -> None:
     with pytest.raises(BadRequest) as caught:
         make()
     assert caught.value.field == field

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,8 @@ def frame_rate(fps: float | Fraction) -> Fraction:
     A number within rounding of n * 1000 / 1001 is taken for that broadcast rate. Raises BadRequest outside
     1/60..1000.
     """
-    if not math.isfinite(fps) or not 1 / 60 <= fps <= 1000:
-        raise BadRequest("fps", float(fps), "frames per second are between 1/60 and 1000")
+    if not isinstance(fps, Real) or not math.isfinite(fps) or not 1 / 60 <= fps <= 1000:
+        raise BadRequest("fps", fps, "frames per second are a number between 1/60 and 1000")
     broadcast = Fraction(round(float(fps) * 1.001) * 1000, 1001)
     if broadcast and abs(float(fps) / float(broadcast) - 1) < 2e-6:
         return broadcast
@@ -53,20 +54,23 @@ def check_frames(frames: NDArray[Any]) -> Pixels:
 
     Only whole numbers pass, so that a NaN can never become a picture.
     """
-    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or 0 in frames.shape:
-        raise BadRequest("frames", f"{frames.dtype} {list(frames.shape)}", "frames are uint8 [T, H, W, 3]")
+    shape, dtype = np.shape(frames), getattr(frames, "dtype", type(frames).__name__)
+    if dtype != np.uint8 or len(shape) != 4 or shape[3] != 3 or 0 in shape:
+        raise BadRequest("frames", f"{dtype} {list(shape)}", "frames are uint8 [T, H, W, 3]")
     return frames
 
 
 def check_sound(sound: NDArray[Any], sample_rate: int | None) -> NDArray[np.float32]:
     """The sound itself if it is finite float32 [1 or 2, N] with a rate; else BadRequest."""
-    if sound.dtype != np.float32 or sound.ndim != 2 or sound.shape[0] not in (1, 2):
+    shape, dtype = np.shape(sound), getattr(sound, "dtype", type(sound).__name__)
+    if dtype != np.float32 or len(shape) != 2 or shape[0] not in (1, 2):
         message = "sound is float32 [1 or 2 channels, samples]"
-        raise BadRequest("sound", f"{sound.dtype} {list(sound.shape)}", message)
+        raise BadRequest("sound", f"{dtype} {list(shape)}", message)
     if not np.isfinite(sound).all():
         raise BadRequest("sound", "NaN or infinity", "every sample is a finite number")
-    if not sample_rate or sample_rate < 1:
-        raise BadRequest("sample_rate", sample_rate, "sound needs its rate in samples per second")
+    if not isinstance(sample_rate, Integral) or sample_rate < 1:
+        message = "sound needs its rate, a whole number of samples per second"
+        raise BadRequest("sample_rate", sample_rate, message)
     return sound
 
 

@@ -51,14 +51,18 @@ EXIF_TURNS = {
 
 @contextmanager
 def open_binary(source: FileSource, field: str) -> Generator[IO[bytes]]:
-    """The source as a seekable file; a path that cannot be opened is a BadRequest naming `field`."""
+    """The source as a seekable file; what is no path or cannot be opened is a BadRequest naming `field`."""
     if isinstance(source, bytes):
         yield BytesIO(source)
         return
+    if not isinstance(source, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - a person's
+        raise BadRequest(field, shown(source), "give a path, the bytes of a file, or pixels as uint8")
     try:
         file = Path(source).open("rb")  # noqa: SIM115 (closed below)
     except OSError as error:
         raise BadRequest(field, shown(source), f"cannot be opened: {error.strerror}") from error
+    except ValueError as error:  # a zero byte, or half of a character
+        raise BadRequest(field, shown(source), f"cannot be the name of a file: {error}") from error
     with file:
         yield file
 

@@ -259,7 +259,7 @@ def write_jsonl(folder: str | Path, episodes: Iterable[Episode]) -> int:
 
     A line holds: file (relative), kind, seed, caption, structured caption, questions, objects, boxes of every
     frame in px; for clips fps and events too; and actions and instruction where there are any. Episodes are
-    written as they come and not kept. Raises BadRequest for an existing folder.
+    written as they come and not kept. Raises BadRequest for an existing folder or no episode.
     """
     count = 0
     with _appearing(Path(folder)) as root, (root / "data.jsonl").open("w", encoding="utf-8") as lines:
@@ -274,6 +274,8 @@ def write_jsonl(folder: str | Path, episodes: Iterable[Episode]) -> int:
                 write_png(root / name, made.picture())
             lines.write(json.dumps({"file": name, **_line(made)}, ensure_ascii=False) + "\n")
             count += 1
+        if not count:
+            raise BadRequest("episodes", "none", "a data set needs at least one")
     return count
 
 

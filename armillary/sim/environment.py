@@ -11,7 +11,7 @@ from armillary.errors import BadRequest
 from armillary.sim.drawing import draw
 from armillary.sim.experts import Goal, progress, reached
 from armillary.sim.language import instruction
-from armillary.sim.physics import MAX_SPEED, SIZE, Floats
+from armillary.sim.physics import MAX_SPEED, SIZE, Floats, check_velocity
 from armillary.sim.scenes import Split, episode
 
 Observation = dict[str, Any]
@@ -51,18 +51,26 @@ class TabletopEnv(gymnasium.Env[Observation, Floats]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """A new start, drawn from `seed`, or the one numbered `options["episode"]`."""
+        """A new start, drawn from `seed`, or the one numbered `options["episode"]`. Raises BadRequest."""
         super().reset(seed=seed)
-        drawn = int(self.np_random.integers(1 << 31))
-        self._seed = int((options or {}).get("episode", drawn))
+        chosen = {"episode": int(self.np_random.integers(1 << 31)), **(options or {})}
+        for name, value in chosen.items():
+            if name != "episode" or not isinstance(value, int | np.integer):
+                raise BadRequest(f"options.{name}", value, "the one option is episode, a whole number")
+        self._seed = int(chosen["episode"])
         self.episode = episode("push", self._seed, frames=self._frames, split=self._split)
         self._table = self.episode.start.table()
         self._first, self._gained = self._table.positions, 0.0
         return self._observe(), self._info()
 
     def step(self, action: Floats) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Move for one frame: observation, reward, success, False (the time limit is a wrapper's), info."""
-        self._table.step((float(action[0]), float(action[1])))
+        """Move for one frame: observation, reward, success, False (the time limit is a wrapper's), info.
+
+        Raises BadRequest for anything but two finite numbers, ResetNeeded before the first reset.
+        """
+        if not hasattr(self, "_table"):
+            raise gymnasium.error.ResetNeeded("reset the environment before its first step")
+        self._table.step(check_velocity(action))
         info, before = self._info(), self._gained
         self._gained = progress(self._goal, [self._first, self._table.positions])[0]
         reward = (self._gained - before) / _PROGRESS_SCALE + float(info["success"])

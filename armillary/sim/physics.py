@@ -8,12 +8,14 @@ none: things slide and bounce for ever. Nothing turns, so a position says all ab
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pymunk
 from numpy.typing import NDArray
 from pymunk.constraints import PivotJoint
+
+from armillary.errors import BadRequest
 
 SIZE: Final = 64
 WALL: Final = 2.0
@@ -70,6 +72,17 @@ def bounds(shape: Shape) -> tuple[Point, Point]:
     """The least and greatest x and y at which an object of this shape stands inside the walls."""
     width, height = EXTENTS[shape]
     return (WALL + width, WALL + height), (SIZE - WALL - width, SIZE - WALL - height)
+
+
+def check_velocity(action: Any, *, field: str = "action") -> Point:
+    """The two finite numbers of a velocity. Raises BadRequest for others: NaN would never leave again."""
+    try:
+        x, y = (float(part) for part in np.asarray(action, np.float64).tolist())
+    except (TypeError, ValueError):
+        raise BadRequest(field, action, "must be two numbers, px/s") from None
+    if not (math.isfinite(x) and math.isfinite(y)):
+        raise BadRequest(field, action, "must be two finite numbers, px/s")
+    return x, y
 
 
 def clip_speed(action: Sequence[float]) -> Point:
@@ -268,12 +281,10 @@ def simulate(start: Start, frames: int, controller: Controller | None = None) ->
 
 
 def replay(start: Start, actions: Sequence[Sequence[float]] | Floats) -> Rollout:
-    """What the given actions (px/s, one a frame) do from `start`."""
-
-    steps = iter(actions)
+    """What the given actions (px/s, one a frame) do from `start`. Raises BadRequest for other things."""
+    steps = iter([check_velocity(action, field=f"actions[{i}]") for i, action in enumerate(actions)])
 
     def controller(_positions: list[Point], _pusher: Point) -> Point:
-        x, y = next(steps)
-        return float(x), float(y)
+        return next(steps)
 
     return simulate(start, len(actions) + 1, controller)

@@ -6,10 +6,11 @@ and width in pixels, K actions, D numbers of one action.
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -47,29 +48,45 @@ ENDS = 65536  # bytes at each end of a weight file that a digest reads
 
 
 def read_facts(name: str, folder: Path) -> Facts:
-    """What a checkpoint can do, from its json files alone. Raises BadRequest for a file that is missing."""
-    checkpoint = Checkpoint(folder)
-    traits, config, vae = checkpoint.traits, checkpoint.config, checkpoint.part("vae")
-    clip, width = defaults(checkpoint, "video"), traits.action_dim or 0 if traits.action_gen else 0
-    time_factor = int((vae or {}).get("scale_factor_temporal", 4))
-    return Facts(
-        model=name,
-        digest=digest(folder),
-        sees=(folder / "vision_encoder").is_dir(),
-        draws=vae is not None,
-        sounds=traits.sound_gen and checkpoint.part("sound_tokenizer") is not None,
-        frames=clip.frames,
-        fps=clip.fps,
-        size=(clip.width, clip.height),
-        time_factor=time_factor,
-        space_factor=int((vae or {}).get("scale_factor_spatial", 16)),
-        image=_usual(checkpoint, "image"),
-        video=_usual(checkpoint, "video"),
-        action=_usual(checkpoint, "policy"),
-        kept=time_factor + 1,
-        robots=tuple(r.name for r in ROBOTS.values() if r.domain < config.domains and _fits(r, width)),
-        fixed_steps=few_steps(checkpoint) is not None,
-    )
+    """What a checkpoint can do, by its json files alone. Raises BadRequest for one missing or damaged."""
+    with describing(folder):
+        checkpoint = Checkpoint(folder)
+        traits, config, vae = checkpoint.traits, checkpoint.config, checkpoint.part("vae")
+        clip, width = defaults(checkpoint, "video"), traits.action_dim or 0 if traits.action_gen else 0
+        time_factor = int((vae or {}).get("scale_factor_temporal", 4))
+        return Facts(
+            model=name,
+            digest=digest(folder),
+            sees=(folder / "vision_encoder").is_dir(),
+            draws=vae is not None,
+            sounds=traits.sound_gen and checkpoint.part("sound_tokenizer") is not None,
+            frames=clip.frames,
+            fps=clip.fps,
+            size=(clip.width, clip.height),
+            time_factor=time_factor,
+            space_factor=int((vae or {}).get("scale_factor_spatial", 16)),
+            image=_usual(checkpoint, "image"),
+            video=_usual(checkpoint, "video"),
+            action=_usual(checkpoint, "policy"),
+            kept=time_factor + 1,
+            robots=tuple(r.name for r in ROBOTS.values() if r.domain < config.domains and _fits(r, width)),
+            fixed_steps=few_steps(checkpoint) is not None,
+        )
+
+
+@contextmanager
+def describing(folder: Path) -> Generator[None]:
+    """Loading goes on under it: whatever a checkpoint's json files break is a BadRequest naming the folder.
+
+    A config may hold any type anywhere; what reads it stays free of a check at every key.
+    """
+    try:
+        yield
+    except BadRequest:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        found = f"{type(error).__name__}: {error}"
+        raise BadRequest("model", str(folder), f"its json files are damaged or unknown ({found})") from error
 
 
 def _fits(body: Robot, width: int) -> bool:
@@ -122,7 +139,7 @@ class Acting(Generic[Act]):
 
 def question(options: Mapping[str, Any], facts: Facts) -> tuple[ReasonRequest, Receipt, list[dict[str, Any]]]:
     """A question checked, and the messages that ask it."""
-    request = ask(ReasonRequest, options)
+    request = ask(ReasonRequest, {**options, **_lists(options)})
     receipt = settle_reason(request, facts)
     if request.messages is not None:
         return request, receipt, request.messages
@@ -134,6 +151,18 @@ def question(options: Mapping[str, Any], facts: Facts) -> tuple[ReasonRequest, R
         content.append({"type": "video", "video": source})
     content.append({"type": "text", "text": request.prompt})
     return request, receipt, [{"role": "user", "content": content}]
+
+
+def _lists(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Sequences as the request's lists, empty ones as not given; what is none is for it to refuse."""
+    found: dict[str, Any] = {}
+    for name in ("messages", "images", "videos"):
+        value = options.get(name)
+        if isinstance(value, list | tuple):
+            items = [dict(v) if isinstance(v, Mapping) else v for v in cast("list[Any]", value)]
+            value = items if items or name == "messages" else None
+        found[name] = value
+    return found
 
 
 def drawing(options: Mapping[str, Any], facts: Facts) -> Drawing:

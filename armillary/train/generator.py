@@ -29,7 +29,7 @@ from armillary.train.loop import Draw, Metrics
 from armillary.train.reasoner import optimizers
 
 DROPPED = 0.1  # prompts replaced by the denial
-WEIGHTS = {"vision": 1.0, "sound": 0.5, "action": 1.0}
+WEIGHTS = {"vision": 1.0, "sound": 2.0, "action": 1.0}
 SIZE, FPS = 64, 8.0
 BODY = robot("tabletop")
 
@@ -102,7 +102,7 @@ class GeneratorJob:
             stills = rng.choices(range(len(self.stills.cache)), k=2 * self.size)
             return self.flow(draw, self.stills, [(IMAGE, i) for i in stills])
         if pick < 0.5:
-            sound = rng.choice((None, False))
+            sound = rng.choice((None, False, False))
             modes = rng.choices([m for m in VIDEOS if m.sound is sound], (0.45, 0.45, 0.1), k=self.size)
             return self.flow(draw, self.clips, [(m, rng.choice(self.groups["slide push"])) for m in modes])
         mixed = [(FORWARD, "push wander")] * 3 + [(INVERSE, "push wander")] * 2 + [(POLICY, "push")] * 3

@@ -1,0 +1,213 @@
+"""Input that nobody should send: each piece of it is named in one BadRequest, and nothing is half done."""
+
+import io
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from armillary import terminal
+from armillary.errors import BadRequest
+from armillary.media import Clip, read_clip, read_picture
+from armillary.requests import GenerateRequest, ReasonRequest, ask
+from armillary.sim import TabletopEnv, episode, replay, write_jsonl, write_lerobot
+from armillary.tasks.ready import question, read_facts
+from armillary.weights import assign, read_json
+from armillary.world import load, validate
+from tests.random_pocket import random_pocket
+from tests.test_requests import FACTS
+
+PICTURE = np.zeros((8, 8, 3), np.uint8)
+FRAMES = np.zeros((2, 8, 8, 3), np.uint8)
+CONFIGS = ("transformer/config.json", "vae/config.json", "scheduler/scheduler_config.json")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_pocket(tmp_path_factory.mktemp("model"))
+
+
+# -- media
+
+
+@pytest.mark.parametrize("source", [5, True, None, [1], object(), "a\0.png", "\ud800.png"])
+def test_what_is_no_path_and_no_pixels_is_named(source: Any) -> None:
+    with pytest.raises(BadRequest) as error:
+        read_picture(source, field="image")
+    assert error.value.field == "image"
+    with pytest.raises(BadRequest) as error:
+        read_clip(source, field="video")
+    assert error.value.field == "video"
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("frames", {"frames": [1]}),
+        ("fps", {"fps": "8"}),
+        ("fps", {"fps": None}),
+        ("sound", {"sound": [1.0], "sample_rate": 16000}),
+        ("sample_rate", {"sound": np.zeros((2, 9), np.float32), "sample_rate": "x"}),
+        ("sample_rate", {"sound": np.zeros((2, 9), np.float32), "sample_rate": 16000.5}),
+    ],
+)
+def test_a_clip_refuses_other_types(field: str, wrong: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"frames": FRAMES, "fps": 8.0, **wrong}
+    with pytest.raises(BadRequest) as error:
+        Clip(**given)
+    assert error.value.field == field
+
+
+# -- requests
+
+
+@pytest.mark.parametrize("value", [PICTURE, "a.png", 5, b"abc", {"a": 1}])
+@pytest.mark.parametrize("field", ["images", "videos", "messages"])
+def test_one_thing_in_place_of_a_list_is_named(field: str, value: Any) -> None:
+    prompt = {} if field == "messages" else {"prompt": "What?"}
+    with pytest.raises(BadRequest) as error:
+        question({**prompt, field: value}, FACTS)
+    assert (error.value.field, "a list of" in error.value.message) == (field, True)
+
+
+@pytest.mark.parametrize("content", ["\ud800", [{"type": "text", "text": "\ud800"}]])
+def test_half_a_character_in_a_conversation_is_named(content: Any) -> None:
+    with pytest.raises(BadRequest, match="half of a character"):
+        ask(ReasonRequest, {"messages": [{"role": "user", "content": content}]})
+
+
+def test_numbers_of_numpy_count_as_numbers() -> None:
+    made = ask(GenerateRequest, {"prompt": "x", "seed": np.int64(7), "guidance": np.float32(2)})
+    assert (made.seed, type(made.seed), made.guidance) == (7, int, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"size": (64,)}, "size=[64]: WxH"),
+        ({"seed": 2**63}, f"nearest: {2**63 - 1}"),
+        ({"prompt": {"a": float("nan")}}, "plain JSON"),
+    ],
+)
+def test_the_sentence_says_what_is_legal(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadRequest) as error:
+        ask(GenerateRequest, {"prompt": "x", **options})
+    assert told in str(error.value)
+
+
+# -- checkpoints
+
+
+@pytest.mark.parametrize("source", [5, None, ["pocket"], "x" * 5000, "a\0b"])
+def test_a_model_that_is_no_name_is_named(source: Any) -> None:
+    with pytest.raises(BadRequest) as error:
+        load(source)
+    assert error.value.field == "model"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"x"', b'{"a": "\xff"}', b"[" * 100_000])
+def test_a_damaged_json_file_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(BadRequest) as error:
+        read_json(path)
+    assert error.value.value == str(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("transformer/config.json", '{"action_gen": true}'),
+        ("transformer/config.json", '{"rope_scaling": 5}'),
+        ("vae/config.json", '{"scale_factor_temporal": null}'),
+        ("scheduler/scheduler_config.json", '{"flow_shift": "x"}'),
+    ],
+)
+def test_a_config_of_wrong_types_is_one_sentence(folder: Path, file: str, content: str) -> None:
+    path = folder / file
+    whole = path.read_text()
+    path.write_text(content)
+    try:
+        with pytest.raises(BadRequest) as error:
+            validate("generate", folder, prompt="x")
+        assert error.value.field == "model"
+        with pytest.raises(BadRequest):
+            load(folder, device="cpu")
+    finally:
+        path.write_text(whole)
+    assert read_facts("whole", folder).draws
+
+
+def test_whole_numbers_in_place_of_weights_are_named() -> None:
+    with torch.device("meta"):
+        module = torch.nn.Linear(2, 2, bias=False)
+    source = [("weight", torch.zeros(2, 2, dtype=torch.int32))]
+    with pytest.raises(BadRequest, match=r"weight torch\.int32 for torch\.float32"):
+        assign(module, source, device=torch.device("cpu"), dtype=torch.float32, where="here")
+
+
+# -- the table-top world
+
+
+@pytest.mark.parametrize("action", [5, None, "ab", [1], [1, 2, 3], [[1], [2]], [math.nan, 0], [math.inf, 0]])
+def test_what_is_no_velocity_never_reaches_the_table(action: Any) -> None:
+    table = TabletopEnv()
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        table.step(action)
+    table.reset(seed=0)
+    with pytest.raises(BadRequest):
+        table.step(action)
+    assert np.isfinite(table.step(np.zeros(2, np.float32))[4]["pusher"]).all()
+    with pytest.raises(BadRequest, match=r"actions\[0\]"):
+        replay(episode("push", 0).start, [action])
+
+
+@pytest.mark.parametrize("options", [{"episodes": 1}, {"episode": 1.5}, {"episode": "x"}])
+def test_reset_options_that_would_be_ignored_or_cut_are_named(options: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match="options"):
+        TabletopEnv().reset(options=options)
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_lerobot])
+def test_a_data_set_of_nothing_leaves_no_folder(write: Any, tmp_path: Path) -> None:
+    with pytest.raises(BadRequest):
+        write(tmp_path / "none", [])
+    assert not list(tmp_path.iterdir())
+
+
+# -- the terminal
+
+
+def test_letters_that_a_terminal_cannot_show_are_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    terminal.say("é日\udcff")
+    assert shown.getvalue() == rb"\xe9\u65e5\udcff" + b"\n"
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_closed_stream_is_no_failure(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(sys, name, None)
+    terminal.say("x")
+    terminal.note("x")
+    with terminal.progress("x") as tell:
+        tell(1, 2)
+
+
+def test_a_device_or_pipe_is_never_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(BadRequest) as error:
+        terminal.check_folder(tmp_path / "pipe.json")
+    assert cast("str", error.value.value).endswith("pipe.json")
+
+
+def test_actions_never_replace_the_picture_they_come_from(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="json"):
+        terminal.check_json(tmp_path / "now.png")
+    terminal.check_json(tmp_path / "actions.json")
