@@ -15,7 +15,7 @@ demo: .venv/.demo
 	$(BIN)/python examples/demo.py
 
 test: .venv/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: .venv/.test
 	$(BIN)/ruff format --check $(CODE)
@@ -40,9 +40,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e '.[sim]'
+	@echo "installing into .venv (about 1 GB, a few minutes)"
+	@$(INSTALL) -e '.[sim]'
 	@touch $@
 
 .venv/.test: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) -e '.[test]'
+	@echo "installing into .venv (about 1 GB, a few minutes)"
+	@$(INSTALL) -e '.[test]'
 	@touch $@ .venv/.demo

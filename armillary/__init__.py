@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from armillary.answers import Answer
-    from armillary.errors import BadRequest
+    from armillary.errors import BadRequest, Cancelled
     from armillary.media.clip import Clip
     from armillary.robots import Actions
-    from armillary.world import World, load
+    from armillary.world import World, load, validate
 
 __version__ = "0.1.0"
-__all__ = ["Actions", "Answer", "BadRequest", "Clip", "World", "__version__", "load"]
+__all__ = ["Actions", "Answer", "BadRequest", "Cancelled", "Clip", "World", "__version__", "load", "validate"]
 
 _HOMES = {
     "Actions": "armillary.robots",
     "Answer": "armillary.answers",
     "BadRequest": "armillary.errors",
+    "Cancelled": "armillary.errors",
     "Clip": "armillary.media.clip",
     "World": "armillary.world",
     "load": "armillary.world",
+    "validate": "armillary.world",
 }
 
 

@@ -1,6 +1,7 @@
 """The command line: each command reads its options, calls one function, and gives out what it returns."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +41,11 @@ validate = typer.Typer(
 app.add_typer(validate, name="validate")
 
 
+@app.callback()
+def _every_command(version: terminal.Version = False) -> None:
+    """What may stand before a command; the help page is `HELP`."""
+
+
 @app.command()
 @validate.command()
 @guarded
@@ -71,18 +77,10 @@ def reason(
     armillary reason "Where is the red disc?" --image table.png
     armillary reason "What happens, and when?" --video clip.mp4 --json
     """
-    options: dict[str, Any] = {
-        "prompt": prompt,
-        "images": image or None,
-        "videos": video or None,
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "stop": stop or None,
-        "seed": seed,
-    }
-    if _only_validates(context, "reason", options, model=model, as_json=as_json):
+    options: dict[str, Any] = {"prompt": prompt, "images": image or None, "videos": video or None}
+    options |= {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    options |= {"stop": stop or None, "seed": seed}
+    if _only_validates(context, "reason", options, lambda: None):
         return
     world, answer = _load(model, device, dtype), None
     for delta in world.reason(stream=True, **options):
@@ -134,23 +132,13 @@ def generate(
     armillary generate "a green square on the table" --frames 1 -o out.png
     armillary generate "the disc rolls on" --image first.png --seed 7 -o out.mp4
     """
-    options: dict[str, Any] = {
-        "prompt": prompt,
-        "negative": negative,
-        "image": image,
-        "video": video,
-        "frames": frames,
-        "fps": fps,
-        "size": size,
-        "sound": sound or None,
-        "seed": seed,
-        "steps": steps,
-        "guidance": guidance,
-        "shift": shift,
-    }
-    if _only_validates(context, "generate", options, model=model, as_json=as_json):
+    options: dict[str, Any] = {"prompt": prompt, "negative": negative, "image": image, "video": video}
+    options |= {"frames": frames, "fps": fps, "size": size, "sound": sound or None}
+    options |= {"seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
+    where = partial(terminal.clip_path, output, picture=frames == 1, sound=sound)
+    if _only_validates(context, "generate", options, where):
         return
-    path = terminal.clip_path(output, picture=frames == 1, sound=sound)
+    path = where()
     world = _load(model, device, dtype)
     with progress("generating") as on_step:
         clip = world.generate(**options, on_step=on_step)
@@ -185,9 +173,10 @@ def forward_dynamics(
     """
     options: dict[str, Any] = {"image": image, "actions": actions, "domain": domain, "prompt": prompt}
     options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
-    if _only_validates(context, "forward_dynamics", options, model=model, as_json=as_json):
+    where = partial(terminal.clip_path, output, picture=False, sound=False)
+    if _only_validates(context, "forward_dynamics", options, where):
         return
-    path = terminal.clip_path(output, picture=False, sound=False)
+    path = where()
     world = _load(model, device, dtype)
     with progress("imagining") as on_step:
         clip = world.forward_dynamics(**options, on_step=on_step)
@@ -221,9 +210,9 @@ def inverse_dynamics(
     """
     options: dict[str, Any] = {"video": video, "domain": domain, "prompt": prompt}
     options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
-    if _only_validates(context, "inverse_dynamics", options, model=model, as_json=as_json):
+    where = partial(terminal.check_json, output)
+    if _only_validates(context, "inverse_dynamics", options, where):
         return
-    terminal.check_json(output)
     world = _load(model, device, dtype)
     with progress("looking") as on_step:
         actions = world.inverse_dynamics(**options, on_step=on_step)
@@ -265,16 +254,15 @@ def policy(
         "decode": clip is not None,
     }
     options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
-    if _only_validates(context, "policy", options, model=model, as_json=as_json):
+    where = partial(terminal.check_action_files, output, clip)
+    if _only_validates(context, "policy", options, where):
         return
-    terminal.check_json(output)
-    path = clip and terminal.clip_path(clip, picture=False, sound=False)
     world = _load(model, device, dtype)
     with progress("deciding") as on_step:
         actions = world.policy(**options, on_step=on_step)
-    if path and actions.clip:
-        actions.clip.save(path)
-        note(f"wrote {path}")
+    if clip and actions.clip:
+        actions.clip.save(clip)
+        note(f"wrote {clip}")
     terminal.give_actions(actions, output, as_json=as_json)
 
 
@@ -365,6 +353,7 @@ def evaluate(
     armillary eval pocket --suite policy --suite dynamics --out report
     """
     from armillary.eval import evaluate as measure
+    from armillary.eval.report import line
 
     result = measure(model, suites=suite or None, quick=quick, n=n, out=out, tell=note)
     if as_json:
@@ -372,8 +361,7 @@ def evaluate(
         return
     for name, found in result["suites"].items():
         for figure in found["figures"]:
-            interval = f"{figure['low']} to {figure['high']}, n={figure['n']}"
-            say(f"{name}: {figure['name']}: {figure['value']} {figure['unit']} ({interval})")
+            say(f"{name}: {line(figure)}")
 
 
 def main() -> None:
@@ -382,15 +370,18 @@ def main() -> None:
 
 
 def _only_validates(
-    context: typer.Context, task: str, options: dict[str, Any], *, model: str, as_json: bool
+    context: typer.Context, task: str, options: dict[str, Any], where: Callable[[], object]
 ) -> bool:
-    """`armillary validate TASK ...`: print what would be used, and do nothing else."""
-    if context.parent is None or context.parent.info_name != "validate":
-        return False
+    """Check the request and `where` its result goes: no weights yet. `validate` prints what would be used."""
     from armillary.world import validate as check
 
-    terminal.tell_receipt(check(task, model, **options).to_dict(), as_json=as_json)
-    return True
+    given, only = context.params, context.parent is not None and context.parent.info_name == "validate"
+    receipt = check(task, given["model"], **options)
+    if not only or given.get("output") or given.get("clip"):
+        where()
+    if only:
+        terminal.tell_receipt(receipt.to_dict(), as_json=given["as_json"])
+    return only
 
 
 def _load(model: str, device: str, dtype: str) -> "World":

@@ -3,6 +3,7 @@
 Shape letters: A = tokens of the context, V = vocabulary, S = sequences decoded together, 3 = the mRoPE axes.
 """
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -17,6 +18,7 @@ from armillary.sequence import Context, Sample, Visual, pack
 
 CHUNK = 2048  # context tokens read at a time: bounds the memory of a long context
 ROOM = 256  # rows laid behind a context at a time for the tokens to come
+COLDEST = 1e-6  # temperatures below divide as this does: the likeliest token, or one of several as likely
 
 Finish = Literal["stop", "length"]
 
@@ -145,16 +147,22 @@ class Sampler:
 
     def __init__(self, sampling: Sampling, prompt_A: Tensor, vocabulary: int) -> None:
         self.sampling = sampling
+        self._chosen = 0
         self._generator = torch.Generator().manual_seed(sampling.seed)
         self._said_V = torch.zeros(vocabulary, dtype=torch.bool)
         self._met_V = self._said_V.clone()
         self._met_V[prompt_A.cpu()] = True
 
     def choose(self, logits_V: Tensor) -> int:
-        """The next token: penalties, temperature, top-k, top-p, in this order, in fp32 on the CPU."""
-        logits_V = self._penalised(logits_V.float().cpu())
-        greedy = self.sampling.temperature == 0
-        token = int(logits_V.argmax()) if greedy else self._draw(logits_V / self.sampling.temperature)
+        """The next token: penalties, temperature, top-k, top-p, in this order, in fp32 on the CPU.
+
+        A logit of -inf is a token that is never chosen. Raises FloatingPointError for NaN and +inf.
+        """
+        logits_V, self._chosen = logits_V.float().cpu(), self._chosen + 1
+        if not math.isfinite(float(logits_V.max())):  # the maximum of NaN and anything is NaN
+            raise FloatingPointError(f"the logits of token {self._chosen} are not finite")
+        logits_V = self._penalised(logits_V)
+        token = int(logits_V.argmax()) if self.sampling.temperature == 0 else self._draw(logits_V)
         self._said_V[token] = self._met_V[token] = True
         return token
 
@@ -168,7 +176,8 @@ class Sampler:
 
     def _draw(self, logits_V: Tensor) -> int:
         count = min(self.sampling.top_k or logits_V.shape[0], logits_V.shape[0])
-        kept_K, tokens_K = logits_V.topk(count)
+        scaled_V = (logits_V - logits_V.max()) / max(self.sampling.temperature, COLDEST)
+        kept_K, tokens_K = scaled_V.topk(count)
         chances_K = kept_K.softmax(dim=0)
         before_K = chances_K.cumsum(dim=0) - chances_K
         chances_K = torch.where(before_K < self.sampling.top_p, chances_K, 0.0)

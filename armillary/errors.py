@@ -13,7 +13,7 @@ class BadRequest(ValueError):
     def __init__(self, field: str, value: object, message: str) -> None:
         self.field, self.value, self.message = field, value, message
         shown = repr(value)
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        shown = shown if len(shown) <= 80 else f"{shown[:38]}...{shown[-39:]}"  # the end of a path tells most
         super().__init__(f"{field}={shown}: {message}")
 
 
@@ -22,11 +22,15 @@ class Cancelled(Exception):
 
 
 def nearest(value: object, legal: Iterable[object], count: int = 2) -> list[str]:
-    """The `count` legal choices closest to `value`: by distance for numbers, by spelling otherwise."""
+    """The `count` legal choices closest to `value`: by distance for numbers, by spelling otherwise.
+
+    Of words, those that hold the value come first.
+    """
     choices = list(legal)
     numbers = [c for c in choices if isinstance(c, (int, float))]
     if isinstance(value, (int, float)) and len(numbers) == len(choices):
         return [str(c) for c in sorted(numbers, key=lambda c: abs(c - value))[:count]]
     words = [str(c) for c in choices]
-    close = difflib.get_close_matches(str(value), words, n=count, cutoff=0.0)
-    return close or words[:count]
+    close = difflib.get_close_matches(str(value), words, n=max(1, len(words)), cutoff=0.0)
+    held = [word for word in close if str(value) and str(value) in word]
+    return [*held, *(word for word in close if word not in held)][:count]

@@ -21,6 +21,7 @@ Task = Literal["reason", "generate", "forward_dynamics", "inverse_dynamics", "po
 Asked = TypeVar("Asked", bound="Request")
 
 MAX_PIXELS = 1_000_000_000  # of a clip, all frames together
+MAX_LATENTS = 65_536  # of one frame: the attention over them grows with their square
 
 # -- one field alone -----------------------------------------------------------------------------------------
 
@@ -103,9 +104,7 @@ class DrawRequest(Request):
     steps: int | None = Field(None, ge=1, le=1000, description="a whole number of steps, 1 to 1000")
     guidance: Number | None = Field(None, ge=0, le=20, description="a number, 0 to 20 (1 is none)")
     shift: Number | None = Field(None, gt=0, le=100, description="more than 0, at most 100; usually 1 to 10")
-    negative: Words | None = Field(
-        None, description="what to guide away from: text, or a caption's dictionary"
-    )
+    negative: Words | None = Field(None, description="text, or a structured caption as a dictionary")
 
 
 class GenerateRequest(DrawRequest):
@@ -175,9 +174,8 @@ def _refuse(kind: type[Request], given: Mapping[str, Any], error: ValidationErro
     name, context = str(first["loc"][0]), first.get("ctx") or {}
     if first["type"] == "extra_forbidden":
         close = " or ".join(nearest(name, kind.model_fields))
-        raise BadRequest(
-            name, shown(given[name]), f"there is no such option here; nearest: {close}"
-        ) from None
+        message = f"there is no such option here; nearest: {close}"
+        raise BadRequest(name, shown(given[name]), message) from None
     legal, whole = str(kind.model_fields[name].description), len(first["loc"]) == 1
     if first["type"] == "missing" and whole:
         raise BadRequest(name, None, f"is needed: {legal}") from None
@@ -302,8 +300,8 @@ def settle_act(
     if not facts.robots:
         raise BadRequest("model", facts.model, "has no action port: it knows no robots")
     if request.domain not in facts.robots:
-        close = " or ".join(nearest(request.domain, facts.robots))
-        raise BadRequest("domain", request.domain, f"no robot of this name is known; nearest: {close}")
+        close, known = " or ".join(nearest(request.domain, facts.robots)), ", ".join(facts.robots)
+        raise BadRequest("domain", request.domain, f"no such robot here; nearest: {close}; all: {known}")
     numbers = _numbers(request, facts, facts.action)
     return numbers, _receipt(request, facts, request.given | asdict(numbers))
 
@@ -343,14 +341,17 @@ def _check_picture(request: GenerateRequest, facts: Facts) -> None:
 
 
 def _check_size(width: int, height: int, factor: int) -> None:
-    if width % factor == 0 and height % factor == 0:
-        return
+    share = MAX_LATENTS * factor**2 / (width * height)
+    if share < 1:
+        largest = "x".join(str(int(side * math.sqrt(share) / factor) * factor) for side in (width, height))
+        raise BadRequest("size", f"{width}x{height}", f"larger than this model can hold; nearest: {largest}")
     down, up = (
         "x".join(str(max(factor, rounding(side / factor) * factor)) for side in (width, height))
         for rounding in (math.floor, math.ceil)
     )
     close = down if down == up else f"{down} or {up}"
-    raise BadRequest("size", f"{width}x{height}", f"sides are multiples of {factor}; nearest: {close}")
+    if close != f"{width}x{height}":
+        raise BadRequest("size", f"{width}x{height}", f"sides are multiples of {factor}; nearest: {close}")
 
 
 def _numbers(request: DrawRequest, facts: Facts, usual: Usual) -> Numbers:

@@ -104,8 +104,11 @@ class Robot:
     def check(self, values: ArrayLike, *, field: str = "actions") -> Floats:
         """The values as float32 [K, D]. Raises BadRequest for another shape or width, NaN and infinity."""
         try:
-            values_KD = np.array(values, np.float32)
-        except (TypeError, ValueError):
+            if np.iscomplexobj(values):
+                raise TypeError("complex numbers")
+            with np.errstate(over="ignore"):  # what overflows is refused below, by its place
+                values_KD = np.array(values, np.float32)
+        except (TypeError, ValueError, OverflowError, RecursionError):
             raise BadRequest(field, values, "must be numbers in rows of equal length, [K, D]") from None
         if values_KD.ndim == 3 and len(values_KD) == 1:
             values_KD = values_KD[0]
@@ -174,15 +177,20 @@ class Actions:
         Raises BadRequest for anything else, for a domain other than `domain`, and for a digest other than
         ours: those numbers meant something else where they were written.
         """
+        shown = f"<{len(text)} {'bytes' if isinstance(text, bytes) else 'letters'}>"  # it may be any file
         try:
             content: Any = json.loads(text)
+        except UnicodeDecodeError:
+            raise BadRequest("actions", shown, "is no text, so no JSON") from None
+        except RecursionError:
+            raise BadRequest("actions", shown, "is nested too deeply") from None
         except ValueError as error:
-            raise BadRequest("actions", text, f"not valid JSON ({error})") from None
+            raise BadRequest("actions", shown, f"not valid JSON ({error})") from None
         if isinstance(content, list):
             content = {"values": content, "domain": domain}
         if not isinstance(content, dict) or "values" not in content or content.get("domain", domain) is None:
             raise BadRequest(
-                "actions", text, "needs `values` and `domain`, or a bare array and the domain given"
+                "actions", shown, "needs `values` and `domain`, or a bare array and the domain given"
             )
         written = cast(dict[str, Any], {"domain": domain, **content})
         if domain is not None and written["domain"] != domain:
@@ -190,8 +198,8 @@ class Actions:
         body = robot(written["domain"])
         try:
             fps, names = float(written.get("fps", body.fps)), tuple(written.get("names", body.columns))
-        except (TypeError, ValueError):
-            raise BadRequest("actions", text, "fps must be a number and names a list") from None
+        except (TypeError, ValueError, OverflowError):
+            raise BadRequest("actions", shown, "fps must be a number and names a list") from None
         actions = cls(written["values"], body.name, fps, names, receipt=written.get("receipt", {}))
         if written.get("digest", actions.digest) != actions.digest:
             message = f"{body.name} is {actions.digest} here: its columns or scaling were others"

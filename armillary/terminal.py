@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec
 
 import typer
 
-from armillary.errors import BadRequest, Cancelled, nearest
+from armillary import __version__
+from armillary.errors import BadRequest, Cancelled
 
 if TYPE_CHECKING:
     from armillary.answers import Answer
@@ -23,6 +24,16 @@ P = ParamSpec("P")
 FAILED, BAD_REQUEST, INTERRUPTED = 1, 2, 130
 CLIPS = (".mp4", ".gif", ".png")
 
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        say(__version__)
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
+]
 Model = Annotated[
     str, typer.Option("--model", "-m", help="pocket, a folder, or a hub name such as nvidia/Cosmos3-Nano.")
 ]
@@ -125,12 +136,13 @@ def progress(label: str) -> Generator[Callable[[int, int], None]]:
 
 def clip_path(output: Path | None, *, picture: bool, sound: bool) -> Path:
     """Where a clip may be written, checked before anything is computed. Raises BadRequest."""
+    legal = (".png", *CLIPS[:2]) if picture else (".mp4",) if sound else CLIPS[:2]
     if output is None:
-        raise BadRequest("output", None, "name a file to write, such as -o out.mp4")
+        raise BadRequest("output", None, f"name a file to write, such as -o out{legal[0]}")
     suffix = output.suffix.lower()
     if suffix not in CLIPS:
-        close = " or ".join(nearest(suffix, CLIPS))
-        raise BadRequest("output", str(output), f"clips end in {', '.join(CLIPS)}; nearest: {close}")
+        made = "a picture ends" if picture else "clips with sound end" if sound else "clips end"
+        raise BadRequest("output", str(output), f"{made} in {' or '.join(legal)}; name it so")
     if suffix == ".png" and not picture:
         raise BadRequest(
             "output", str(output), "a PNG holds one picture: use --frames 1, or write .mp4 or .gif"
@@ -146,6 +158,13 @@ def check_json(output: Path | None) -> None:
     if output is not None and output.suffix.lower() != ".json":
         raise BadRequest("output", str(output), "actions are written as JSON; name a .json file")
     check_folder(output)
+
+
+def check_action_files(output: Path | None, clip: Path | None) -> None:
+    """Refuse what cannot be written of a policy's two files: its actions, and what they would look like."""
+    check_json(output)
+    if clip is not None:
+        clip_path(clip, picture=False, sound=False)
 
 
 def check_folder(output: Path | None) -> None:

@@ -211,6 +211,12 @@ class Checkpoint:
         return Traits(**{k: v for k, v in self.transformer.items() if k in known})
 
     @property
+    def longest(self) -> int | None:
+        """Tokens that the reasoner was made to read, if its config is here and says so."""
+        root = self.root if (self.folder / "config.json").exists() else {}
+        return root.get("text_config", {}).get("max_position_embeddings")
+
+    @property
     def is_edge(self) -> bool:
         return not self.config.gated
 

@@ -19,14 +19,7 @@ from armillary.decode import Sampling
 from armillary.errors import BadRequest, nearest
 from armillary.media import Clip
 from armillary.media.decode import PictureSource
-from armillary.requests import (
-    Facts,
-    InverseDynamicsRequest,
-    Numbers,
-    PolicyRequest,
-    ReasonRequest,
-    Receipt,
-)
+from armillary.requests import Facts, InverseDynamicsRequest, Numbers, PolicyRequest, ReasonRequest, Receipt
 from armillary.robots import Actions, Robot
 from armillary.tasks import act
 from armillary.tasks.denoise import OnStep, SamplingOptions
@@ -209,6 +202,10 @@ class World:
 
     def __init__(self, parts: Parts, facts: Facts) -> None:
         self.parts, self.facts = parts, facts
+
+    def __repr__(self) -> str:
+        weight = next(self.parts.network.parameters())
+        return f"World({self.facts.model}, {str(weight.dtype).removeprefix('torch.')} on {weight.device})"
 
     @overload
     def reason(

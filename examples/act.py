@@ -4,10 +4,8 @@ import gymnasium
 import numpy as np
 
 import armillary
-from armillary import sim
 
-sim.register()  # Gymnasium does so by itself where the package is installed
-table = gymnasium.make("armillary/Tabletop-v0")
+table = gymnasium.make("armillary.sim.gym:armillary/Tabletop-v0")  # the part before the colon registers it
 world = armillary.load("pocket")
 reached = 0
 

@@ -1,6 +1,7 @@
 """Input that nobody should send: each piece of it is named in one BadRequest, and nothing is half done."""
 
 import io
+import json
 import math
 import os
 import sys
@@ -13,10 +14,11 @@ import pytest
 import torch
 
 from armillary import terminal
-from armillary.errors import BadRequest
+from armillary.errors import BadRequest, Cancelled
 from armillary.media import Clip, read_clip, read_picture
 from armillary.requests import GenerateRequest, ReasonRequest, ask
 from armillary.sim import TabletopEnv, episode, replay, write_jsonl, write_lerobot
+from armillary.tasks.frames import check_frames, cover
 from armillary.tasks.ready import question, read_facts
 from armillary.weights import assign, read_json
 from armillary.world import load, validate
@@ -150,6 +152,99 @@ def test_whole_numbers_in_place_of_weights_are_named() -> None:
     source = [("weight", torch.zeros(2, 2, dtype=torch.int32))]
     with pytest.raises(BadRequest, match=r"weight torch\.int32 for torch\.float32"):
         assign(module, source, device=torch.device("cpu"), dtype=torch.float32, where="here")
+
+
+@pytest.mark.parametrize(
+    "file", ["vae/config.json", "sound_tokenizer/config.json", "preprocessor_config.json"]
+)
+def test_a_part_that_is_listed_but_gone_is_named(folder: Path, file: str) -> None:
+    path = folder / file
+    whole = path.read_text()
+    path.unlink()
+    try:
+        for look in (lambda: read_facts("x", folder), lambda: load(folder, device="cpu")):
+            with pytest.raises(BadRequest, match="this file is missing") as error:
+                look()
+            assert error.value.value == str(path)
+    finally:
+        path.write_text(whole)
+
+
+def test_a_part_that_is_not_listed_may_be_missing(folder: Path) -> None:
+    index, config = folder / "model_index.json", folder / "sound_tokenizer" / "config.json"
+    kept = index.read_text(), config.read_text()
+    index.write_text(json.dumps({**json.loads(kept[0]), "sound_tokenizer": [None, None]}))
+    config.unlink()
+    try:
+        assert not read_facts("x", folder).sounds
+    finally:
+        index.write_text(kept[0])
+        config.write_text(kept[1])
+
+
+# -- what would take for ever
+
+
+def test_a_prompt_longer_than_the_reasoner_reads_is_refused(folder: Path) -> None:
+    world = load(folder, device="cpu")
+    long, quick = "disc " * 5000, {"steps": 1, "size": "16x16"}
+    with pytest.raises(BadRequest, match=r"^prompt=.* tokens; make it shorter"):
+        world.generate(long, **cast("Any", quick))
+    with pytest.raises(BadRequest, match=r"^negative=.* tokens; make it shorter"):
+        world.generate("x", negative=long, guidance=3.0, **cast("Any", quick))
+    with pytest.raises(BadRequest, match=r"^prompt=.* tokens; make it shorter"):
+        world.policy(long, np.zeros((16, 16, 3), np.uint8), domain="tabletop", steps=1)
+
+
+@pytest.mark.parametrize("falsy", [False, 0, np.False_])
+def test_whatever_is_false_cancels(folder: Path, falsy: Any) -> None:
+    world = load(folder, device="cpu")
+    with pytest.raises(Cancelled):
+        world.generate("x", frames=1, size="16x16", steps=1, on_step=lambda step, of: falsy)
+
+
+@pytest.mark.parametrize("shape", [(1, 100_000, 3), (100_000, 1, 3)])
+def test_a_line_of_pixels_is_refused(folder: Path, shape: tuple[int, ...]) -> None:
+    line = np.zeros(shape, np.uint8)
+    for field, wrong in (("image", line), ("video", np.stack([line] * 5))):
+        with pytest.raises(BadRequest, match="at most 200 times as long as wide") as error:
+            validate("generate", folder, prompt="x", **{field: wrong})
+        assert error.value.field == field
+    with pytest.raises(BadRequest, match="at most 200 times"):
+        cover(check_frames(line, "image", still=True), 16, 16, torch.device("cpu"))
+
+
+# -- actions
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[[1" + b"0" * 400 + b", 1]]", "must be numbers"),
+        (b"[[1e39, 1]]", "must be a finite number"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "is no text"),
+        (b"secret words", "not valid JSON"),
+        (b'{"secret": 1}', "needs `values`"),
+        (b'{"values": [[1, 1]], "fps": [], "domain": "tabletop"}', "fps must be a number"),
+    ],
+)
+def test_a_file_that_holds_no_actions_is_named_and_not_shown(
+    folder: Path, tmp_path: Path, content: bytes, told: str
+) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_bytes(content)
+    with pytest.raises(BadRequest) as error:
+        validate("forward_dynamics", folder, image=PICTURE, actions=path, domain="tabletop")
+    assert told in str(error.value)
+    assert "secret" not in str(error.value)
+    assert error.value.field.startswith("actions[") or error.value.value == str(path)
+
+
+@pytest.mark.parametrize("wrong", [np.ones((8, 2), np.complex64), [[1j, 1]]])
+def test_complex_actions_are_refused(folder: Path, wrong: Any) -> None:
+    with pytest.raises(BadRequest, match="must be numbers in rows"):
+        validate("forward_dynamics", folder, image=PICTURE, actions=wrong, domain="tabletop")
 
 
 # -- the table-top world

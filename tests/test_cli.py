@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import typer.main
 
+import armillary.eval
 import armillary.world
 from armillary import cli
 from armillary.answers import Answer, Box, Usage
 from armillary.errors import BadRequest
+from armillary.eval.scores import Figure, Score
 from armillary.media import Clip, read_clip, read_picture, read_receipt, write_png
 from armillary.requests import GenerateRequest, ReasonRequest
 from armillary.robots import Actions
@@ -72,6 +74,9 @@ class FakeWorld:
 def world(monkeypatch: pytest.MonkeyPatch) -> FakeWorld:
     fake = FakeWorld()
     monkeypatch.setattr(armillary.world, "load", lambda *_, **__: fake)
+    monkeypatch.setattr(
+        armillary.world, "validate", lambda *_, **__: None
+    )  # the files it reads are not there
     return fake
 
 
@@ -130,7 +135,10 @@ def test_a_terminal_sees_progress_and_what_was_rounded(
     ("arguments", "named"),
     [
         ([], "output=None: name a file"),
-        (["-o", "out.avi"], "output='out.avi': clips end in .mp4, .gif, .png"),
+        (["--frames", "1"], "output=None: name a file to write, such as -o out.png"),
+        (["-o", "out.avi"], "output='out.avi': clips end in .mp4 or .gif;"),
+        (["-o", "out.jpg", "--sound"], "output='out.jpg': clips with sound end in .mp4;"),
+        (["-o", "out.jpg", "--frames", "1"], "output='out.jpg': a picture ends in .png or .mp4 or .gif;"),
         (["-o", "out.png"], "output='out.png': a PNG holds one picture"),
         (["-o", "out.gif", "--sound"], "output='out.gif': .gif files have no sound"),
         (["-o", "nowhere/out.mp4"], "output='nowhere/out.mp4': there is no folder 'nowhere'"),
@@ -246,6 +254,36 @@ def test_validating_reads_no_weights(
     assert "steps=0" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["generate", "a", "--sound", "-o", "a.gif"], "output='a.gif': .gif files have no sound"),
+        (["generate", "a", "--frames", "1", "--sound", "-o", "a.png"], "sound=True: not used for a picture"),
+        (["generate", "a", "--image", "none.png", "-o", "a.mp4"], "image='none.png'"),
+        (["reason", "a", "--image", "none.png"], "'none.png'"),
+        (["policy", "a", "--image", "now.png", "--domain", "tabletop", "--clip", "a.avi"], "clips end in"),
+        (["policy", "a", "--image", "now.png", "--domain", "tabletop", "-o", "a.txt"], "name a .json file"),
+        (["policy", "a", "--image", "now.png", "--domain", "top"], "nearest: tabletop or"),
+    ],
+)
+def test_command_and_validation_refuse_the_same_before_weights_are_read(
+    folder: str,
+    run: Run,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    told: str,
+) -> None:
+    monkeypatch.setattr(armillary.world, "load_parts", None)
+    write_png("now.png", np.zeros((16, 16, 3), np.uint8))
+    said: list[str] = []
+    for before in ((), ("validate",)):
+        assert run(*before, *arguments, "--model", folder) == 2
+        said.append(capsys.readouterr().err)
+    assert said[0] == said[1]
+    assert told in said[0]
+
+
 def test_a_model_that_is_nowhere_is_named(run: Run, capsys: Captured) -> None:
     assert run("reason", "Where?", "--model", "nowhere") == 2
     assert capsys.readouterr().err.startswith("armillary: model='nowhere'")
@@ -255,7 +293,14 @@ def test_a_data_set_is_made(run: Run, capsys: Captured) -> None:
     assert run("simulate", "-o", "set", "--kind", "still", "--count", "2") == 0
     assert capsys.readouterr().out == "set\n"
     assert len(Path("set/data.jsonl").read_text().splitlines()) == 2
-    assert run("simulate", "-o", "set") == 2
+    for folder, reason in (
+        ("set", "exists already"),
+        ("set/data.jsonl/more", "'set/data.jsonl' is no folder"),
+    ):
+        assert run("simulate", "-o", folder) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(f"armillary: folder='{folder}': {reason}")
+        assert told.count("\n") == 1
     assert run("simulate", "-o", "other", "--format", "csv") == 2
     assert "format='csv'" in capsys.readouterr().err
     assert not Path("other").exists()
@@ -271,7 +316,29 @@ def test_an_unknown_suite_is_named(run: Run, capsys: Captured) -> None:
     assert "suite='videos'" in capsys.readouterr().err
 
 
+def test_figures_are_told_rounded_with_what_stands_beside_them(
+    run: Run, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = Score(0.25, 0.25, 0.25, 24)
+    figure = Figure("colour", Score(0.876712, 0.8, 0.95, 24), "share", {"chance": chance}, bar=0.9)
+    result = {"suites": {"reasoner": {"figures": [figure.to_dict()]}}}
+    monkeypatch.setattr(armillary.eval, "evaluate", lambda *_, **__: result)
+    assert run("eval", "pocket") == 0
+    expected = "reasoner: colour: 0.877 (0.800 to 0.950, n = 24); chance 0.250; bar 0.9 missed\n"
+    assert capsys.readouterr().out == expected
+
+
+def test_two_numbers_of_cases_are_refused(run: Run, capsys: Captured) -> None:
+    assert run("eval", "pocket", "--quick", "--n", "5") == 2
+    assert "n=5: quick means 24 cases" in capsys.readouterr().err
+
+
 # -- help
+
+
+def test_the_version_is_told(run: Run, capsys: Captured) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"{armillary.__version__}\n"
 
 
 def commands() -> dict[str, Any]:

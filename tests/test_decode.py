@@ -261,3 +261,20 @@ def test_the_finder_finds_the_first_string_in_any_cutting() -> None:
                 more, found = finder.add(text[start:end])
                 before += more
         assert (before, found) == ("abca", "b a")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_stop_decoding_by_the_tokens_number(
+    temperature: float, broken: float
+) -> None:
+    sampler = Sampler(Sampling(temperature=temperature), torch.tensor([0]), 3)
+    assert sampler.choose(torch.tensor([-torch.inf, 9.0, -torch.inf])) == 1
+    with pytest.raises(FloatingPointError, match="the logits of token 2 are not finite"):
+        sampler.choose(torch.tensor([0.0, broken, 1.0]))
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-38, 1e-6])
+def test_the_coldest_temperature_takes_the_likeliest(temperature: float) -> None:
+    sampler = Sampler(Sampling(temperature=temperature), torch.tensor([0]), 3)
+    assert sampler.choose(torch.tensor([3e5, 3e5 + 1, -3e5])) == 1

@@ -18,7 +18,7 @@ from PIL import Image
 import armillary
 import armillary.tasks.denoise
 from armillary import cli
-from armillary.media import read_clip
+from armillary.media import read_clip, read_receipt
 from armillary.sequence import Sample
 from armillary.sim import episode, replay, success
 
@@ -94,6 +94,21 @@ def test_the_clip_of_the_demo_is_playable_and_sounds(demo: Demo) -> None:
     assert abs(clip.sound).max() > 0
     for picture in demo.out.glob("*.png"):
         Image.open(picture).verify()
+
+
+def test_the_clips_of_the_demo_carry_their_receipts(demo: Demo) -> None:
+    receipts = {file.name: read_receipt(file) or {} for file in demo.out.glob("*.mp4")}
+    tasks = {name: receipt.get("task") for name, receipt in receipts.items()}
+    assert tasks == {
+        "clip.mp4": "generate",
+        "simulated.mp4": "simulate",
+        "push-1.mp4": "policy",
+        "push-2.mp4": "policy",
+    }
+    made = receipts["simulated.mp4"]
+    real = read_clip(demo.out / "simulated.mp4").frames
+    again = episode(made["kind"], made["seed"], split=made["split"]).frames
+    assert abs(real.astype(int) - again).mean() < 3
 
 
 def test_the_demo_tells_the_outcome_that_the_simulator_gives(demo: Demo) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
-from armillary.cli import main
+from armillary.cli import app, main
+from armillary.eval.suites import SUITES
 from armillary.train.recipe import Recipe, read_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +58,7 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, monkeypatch: pyt
         if language == "python":
             exec(compile("\n" * line + text, str(page), "exec"), names)
         elif language == "sh":
-            for command in text.splitlines():
+            for command in text.replace("\\\n", "").splitlines():
                 run(shlex.split(command, comments=True), monkeypatch)
         elif language == "toml":
             Recipe.model_validate(tomllib.loads(text))
@@ -121,3 +124,32 @@ def test_the_readme_is_one_sentence_a_picture_and_two_commands_first() -> None:
     text = (ROOT / "README.md").read_text()
     places = [text.index(part) for part in ("Cosmos 3 in one", "sequence.svg", "make demo", "make test")]
     assert places == sorted(places)
+
+
+def test_the_first_make_says_that_it_installs_and_for_how_long() -> None:
+    make = ["make", "--dry-run", "--always-make", "demo"]
+    told = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert 0 <= told.find("installing into .venv (about 1 GB, a few minutes)") < told.find("pip install")
+
+
+def test_the_changelog_names_every_command() -> None:
+    commands: Any = get_command(app)
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert [name for name in commands.commands if f"`{name}`" not in text] == []
+
+
+def test_the_page_on_training_tries_every_stage_of_the_recipe_small() -> None:
+    found = re.search(
+        r"^armillary train .*?folder=runs/small.*?^```$", page_on_training(), re.DOTALL | re.MULTILINE
+    )
+    assert found
+    small = set(re.findall(r"--set (\w+)\.", found[0]))
+    assert small == {stage.kind for stage in read_recipe(ROOT / "recipes/pocket.toml").stages}
+
+
+def test_the_page_on_training_names_every_suite() -> None:
+    assert [suite for suite in SUITES if f"`{suite}`" not in page_on_training()] == []
+
+
+def page_on_training() -> str:
+    return (ROOT / "docs/training.md").read_text()

@@ -93,6 +93,7 @@ def test_a_size_is_width_then_height(size: Any) -> None:
     [
         ({"size": "960x540"}, r"^size='960x540': sides are multiples of 8; nearest: 960x536 or 960x544$"),
         ({"size": "3x3"}, "nearest: 8x8"),
+        ({"size": "16384x16384", "frames": 1}, r"^size='16384x16384': larger .*; nearest: 2048x2048$"),
         ({"size": "big"}, r"^size='big': WxH"),
         ({"size": "64"}, "^size='64': WxH"),
         ({"size": (64, 0)}, "^size="),
@@ -254,3 +255,13 @@ def test_checking_leaves_the_request_as_it_was() -> None:
     before = json.dumps(options)
     settle_generate(ask(GenerateRequest, options), FACTS)
     assert json.dumps(options) == before
+
+
+def test_a_robots_name_in_part_finds_it_and_all_are_told() -> None:
+    with pytest.raises(BadRequest, match=r"nearest: droid_lerobot or .*; all: droid_lerobot, tabletop, umi$"):
+        policy(domain="droid")
+
+
+def test_the_largest_picture_that_is_told_is_legal() -> None:
+    assert generate(size="2048x2048", frames=1)[1].width == 2048
+    assert generate(size="16384x256", frames=1)[1].width == 16384

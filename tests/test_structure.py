@@ -167,6 +167,11 @@ def test_public_names_are_sorted_and_resolve() -> None:
     assert all(getattr(armillary, name) is not None for name in armillary.__all__)
 
 
+def test_what_a_caller_catches_and_checks_is_public() -> None:
+    assert {"BadRequest", "Cancelled", "load", "validate"} <= set(armillary.__all__)
+    assert armillary.validate("generate", prompt="a disc", frames=10).rounded["frames"]["made"] == 13
+
+
 def test_an_unknown_public_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = armillary.nothing

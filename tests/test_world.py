@@ -48,6 +48,10 @@ def world(folder: Path) -> World:
 # -- finding
 
 
+def test_a_world_shows_itself_in_one_line(world: World, folder: Path) -> None:
+    assert repr(world) == f"World({folder}, float32 on cpu)"
+
+
 def test_facts_come_from_the_folders_own_files(world: World, folder: Path) -> None:
     facts = world.facts
     assert facts.model == str(folder)

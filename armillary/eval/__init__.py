@@ -30,7 +30,7 @@ def evaluate(
     video, sound, dynamics, policy. n: cases a figure, 256 if left out and 24 if `quick`. out: a folder for
     the report: `<name>.md`, `<name>.json` and `pictures/`. tell: hears what is being done, and each figure.
     The same checkpoint gives the same figures each time. Raises BadRequest for an unknown suite, fewer than
-    4 cases, and a checkpoint that lacks a part.
+    4 cases, n beside quick, and a checkpoint that lacks a part.
     """
     from armillary.eval import report
     from armillary.eval.bench import Bench
@@ -38,6 +38,8 @@ def evaluate(
     from armillary.world import load
 
     names, count = choose(suites), (QUICK_CASES if quick else CASES) if n is None else n
+    if quick and n is not None:
+        raise BadRequest("n", n, f"quick means {QUICK_CASES} cases; give n or quick, not both")
     if count < 4:
         raise BadRequest("n", n, "a figure needs at least 4 cases")
     began, world = time.perf_counter(), load(model)
@@ -45,9 +47,7 @@ def evaluate(
     for name, outcome, spent in run(Bench(world.parts, count), names, tell):
         outcomes[name], seconds[name] = outcome, spent
         for f in outcome.figures:
-            tell(
-                f"  {f.name}: {f.score.value:.3f} ({f.score.low:.3f} to {f.score.high:.3f}, n = {f.score.n})"
-            )
+            tell(f"  {report.line(f.to_dict())}")
     result = {
         "model": os.fspath(model),
         "command": _command(model, suites, quick, n, out),

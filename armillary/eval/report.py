@@ -80,6 +80,21 @@ def _table(figures: Sequence[Figure]) -> Iterator[str]:
         yield f"| {f.name} | {_score(f.score, f.unit)} | {f.score.n} | {bar} | {beside} |"
 
 
+def line(figure: Mapping[str, Any]) -> str:
+    """One figure (`Figure.to_dict`) for a terminal: score, interval, cases, what stands beside it, bar."""
+    unit: Unit = figure["unit"]
+    value, low, high = (_number(_or_nan(figure[name]), unit) for name in ("value", "low", "high"))
+    measured = f"{value}{f' {unit}' if unit in ('dB', 'px') else ''} ({low} to {high}, n = {figure['n']})"
+    beside = [f"{name} {_number(_or_nan(s['value']), unit)}" for name, s in figure["beside"].items()]
+    if figure["bar"] is not None:
+        beside.append(f"bar {figure['bar']:g} {'reached' if figure['reached'] else 'missed'}")
+    return "; ".join([f"{figure['name']}: {measured}", *beside])
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
 def _score(score: Score, unit: Unit) -> str:
     low, high = _number(score.low, unit), _number(score.high, unit)
     return f"**{_number(score.value, unit)}**{f' {unit}' if unit in ('dB', 'px') else ''} ({low} to {high})"

@@ -37,6 +37,13 @@ class Clip:
     actions: Any = None
     receipt: dict[str, Any] = field(default_factory=dict[str, Any])
 
+    def __repr__(self) -> str:
+        count, height, width, _ = self.frames.shape
+        shown = f"{_number(count, 'frame')} {width}x{height}, {float(self.fps):g} fps"
+        if self.sound is not None:
+            shown += f", {_number(len(self.sound), 'channel')} at {self.sample_rate} Hz"
+        return f"Clip({shown})"
+
     def __post_init__(self) -> None:
         check_frames(self.frames)
         frame_rate(self.fps)
@@ -101,19 +108,28 @@ class Clip:
         return sheet
 
     def waveform(self) -> Image.Image:
-        """The sound as a picture: one band a channel from -1 to 1, seconds below. Raises BadRequest without
-        sound.
+        """The sound as a picture: one band a channel, below it seconds and the peak of all channels.
+
+        A band reaches from -1 to 1, and if the peak is below a half, from -peak to peak (0.01 at least).
+        Raises BadRequest without sound.
         """
         if self.sound is None or not self.sample_rate:
             raise BadRequest("sound", None, "this clip has no sound to draw")
         width, band, margin = 960, 120, 40
         channels, length = self.sound.shape
-        picture = Image.new("RGB", (width + 2 * margin, channels * (band + 12) + 40), (255, 255, 255))
-        draw = ImageDraw.Draw(picture)
+        picture = Image.new("RGB", (width + 2 * margin, channels * (band + 12) + 60), (255, 255, 255))
+        draw, peak = ImageDraw.Draw(picture), float(np.abs(self.sound).max(initial=0.0))
+        reach = 1.0 if peak >= 0.5 else max(peak, 0.01)
         for channel, sound_N in enumerate(self.sound):
-            _draw_band(draw, sound_N, (margin, 10 + channel * (band + 12)), (width, band))
+            _draw_band(draw, sound_N, reach, (margin, 10 + channel * (band + 12)), (width, band))
         _draw_seconds(draw, length / self.sample_rate, (margin, 4 + channels * (band + 12)), width)
+        corner = (margin + width, picture.height - 8)
+        draw.text(corner, f"peak {peak:.2g}", fill=(90, 90, 90), font=font(12), anchor="rs")
         return picture
+
+
+def _number(count: int, thing: str) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def _sheet_scale(longer_side: int) -> float:
@@ -122,20 +138,27 @@ def _sheet_scale(longer_side: int) -> float:
 
 
 def _draw_band(
-    draw: ImageDraw.ImageDraw, sound_N: NDArray[np.float32], corner: tuple[int, int], size: tuple[int, int]
+    draw: ImageDraw.ImageDraw,
+    sound_N: NDArray[np.float32],
+    reach: float,
+    corner: tuple[int, int],
+    size: tuple[int, int],
 ) -> None:
-    """Lowest and highest sample of each pixel column, so that a click of one sample still shows."""
+    """Lowest and highest sample of each pixel column, so that a click of one sample still shows; the band
+    reaches from -reach to reach."""
     (left, top), (width, height) = corner, size
     middle = top + height // 2
     draw.rectangle((left, top, left + width, top + height), outline=(200, 200, 200))
     draw.line((left, middle, left + width, middle), fill=(200, 200, 200))
-    for word, level in (("1", top), ("0", middle), ("-1", top + height)):
+    for word, level in ((f"{reach:.2g}", top), ("0", middle), (f"{-reach:.2g}", top + height)):
         draw.text((left - 6, level), word, fill=(90, 90, 90), font=font(12), anchor="rm")
     borders = np.linspace(0, len(sound_N), width + 1).astype(int)
     for column, (start, end) in enumerate(pairwise(borders)):
         part_N = sound_N[start : max(end, start + 1)]
         if len(part_N):
-            high, low = (middle - round(float(level) * height / 2) for level in (part_N.max(), part_N.min()))
+            high, low = (
+                middle - round(float(level) / reach * height / 2) for level in (part_N.max(), part_N.min())
+            )
             draw.line((left + column, high, left + column, low), fill=COLOURS[4])
 
 

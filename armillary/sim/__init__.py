@@ -1,7 +1,6 @@
 """The table-top world: physics, pictures, sound and words, all exact, all from a seed.
 
-The names below are looked up when first used, so that finding the environment costs Gymnasium's users
-nothing.
+The names below are looked up when first used, so that registering the environment costs next to nothing.
 """
 
 from importlib import import_module
@@ -55,7 +54,8 @@ ENVIRONMENT_ID = "armillary/Tabletop-v0"
 def register() -> None:
     """Make `gymnasium.make("armillary/Tabletop-v0")` work; calling it again changes nothing.
 
-    Gymnasium calls it by itself when the package is installed.
+    Gymnasium does not find it by itself. Without this call the environment's name is
+    `gymnasium.make("armillary.sim.gym:armillary/Tabletop-v0")`.
     """
     from gymnasium.envs import registration
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from armillary.errors import BadRequest
@@ -62,15 +60,28 @@ def _appearing(folder: Path) -> Generator[Path]:
     """A folder to fill, beside `folder` under another name, which becomes `folder` if all goes well."""
     if folder.exists():
         raise BadRequest("folder", str(folder), "exists already; name a new one")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise BadRequest("folder", str(folder), f"{str(folder.parent)!r} is no folder") from None
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         yield temporary
         temporary.chmod(0o755)
-        temporary.rename(folder)
+        _take_place(temporary, folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _take_place(temporary: Path, folder: Path) -> None:
+    try:
+        temporary.rename(folder)
+    except OSError:
+        if not folder.exists():
+            raise
+        message = "appeared while this data set was made, and was left as it is; name a new one"
+        raise BadRequest("folder", str(folder), message) from None
 
 
 def _write_json(path: Path, value: object) -> None:
@@ -120,18 +131,32 @@ def write_lerobot(folder: str | Path, episodes: Iterable[Episode]) -> int:
     Each episode has one data file and one video file. Rows are frames; the last frame of an episode repeats
     the last action, since it has none of its own. The task is the instruction, or the caption of an
     undirected clip. Columns: state in px, action in px/s. Episodes are written as they come and not kept.
-    Raises BadRequest for an existing folder, no episode, or a clip without actions.
+    Raises BadRequest for an existing folder, no episode, a clip without actions, or where PyArrow is not
+    installed.
     """
+    arrow, parquet = _pyarrow()
     with _appearing(Path(folder)) as root:
-        writer = _LeRobot(root)
+        writer = _LeRobot(root, arrow, parquet)
         for made in episodes:
             writer.add(made)
         writer.finish()
         return writer.count
 
 
+def _pyarrow() -> tuple[Any, Any]:
+    """PyArrow and its Parquet part, which only this layout needs. Raises BadRequest where not installed."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ModuleNotFoundError:
+        message = "needs PyArrow: pip install 'armillary[sim]'; or write jsonl, which does not"
+        raise BadRequest("format", "lerobot", message) from None
+    return pyarrow, parquet
+
+
 class _LeRobot:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, arrow: Any, parquet: Any) -> None:
+        self.arrow, self.parquet = arrow, parquet
         self.root, self.count, self.rows = root, 0, 0
         self.tasks: dict[str, int] = {}
         self.episodes = list[dict[str, Any]]()
@@ -143,8 +168,8 @@ class _LeRobot:
         task = made.instruction or made.caption
         task_index = self.tasks.setdefault(task, len(self.tasks))
         columns = self._columns(made, made.actions, made.pusher, task_index)
-        table = pa.table({name: _column(values) for name, values in columns.items()})
-        pq.write_table(table, _place(self.root, DATA_PATH, self.count))
+        table = self.arrow.table({name: self._column(values) for name, values in columns.items()})
+        self.parquet.write_table(table, _place(self.root, DATA_PATH, self.count))
         write_mp4(
             _place(self.root, VIDEO_PATH, self.count),
             made.frames,
@@ -201,11 +226,32 @@ class _LeRobot:
     def finish(self) -> None:
         if not self.count:
             raise BadRequest("episodes", "none", "a data set needs at least one")
-        pq.write_table(pa.Table.from_pylist(self.episodes), _place(self.root, EPISODES_PATH, 0))
-        pq.write_table(_task_table(self.tasks), self.root / "meta/tasks.parquet")
+        write = self.parquet.write_table
+        write(self.arrow.Table.from_pylist(self.episodes), _place(self.root, EPISODES_PATH, 0))
+        write(self._task_table(), self.root / "meta/tasks.parquet")
         statistics = {name: s.to_dict(_shape(name)) for name, s in self.statistics.items()}
         _write_json(self.root / "meta/stats.json", statistics)
         _write_json(self.root / "meta/info.json", self._info())
+
+    def _column(self, values: NDArray[Any]) -> Any:
+        flat = self.arrow.array(values.reshape(-1))
+        return flat if values.ndim == 1 else self.arrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
+
+    def _task_table(self) -> Any:
+        """The tasks as LeRobot's loader wants them: a pandas frame whose index is the text."""
+        columns = [
+            {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": dtype, "metadata": None}
+            for name, kind, dtype in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
+        ]
+        note = {"index_columns": ["task"], "column_indexes": [], "columns": columns}
+        number, text = self.arrow.int64(), self.arrow.string()
+        table = self.arrow.table(
+            {
+                "task_index": self.arrow.array(self.tasks.values(), number),
+                "task": self.arrow.array(self.tasks, text),
+            }
+        )
+        return table.replace_schema_metadata({"pandas": json.dumps(note | {"pandas_version": "2.2.0"})})
 
     def _info(self) -> dict[str, Any]:
         return {
@@ -228,27 +274,8 @@ class _LeRobot:
 _WIDTHS = {name: 3 if name == VIDEO_KEY else feature["shape"][0] for name, feature in _FEATURES.items()}
 
 
-def _task_table(tasks: dict[str, int]) -> Any:
-    """The tasks as LeRobot's loader wants them: a pandas frame whose index is the text."""
-    columns = [
-        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": dtype, "metadata": None}
-        for name, kind, dtype in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
-    ]
-    note = {"index_columns": ["task"], "column_indexes": [], "columns": columns, "pandas_version": "2.2.0"}
-    table = pa.table(
-        {"task_index": pa.array(tasks.values(), pa.int64()), "task": pa.array(tasks, pa.string())}
-    )
-    return table.replace_schema_metadata({"pandas": json.dumps(note)})
-
-
 def _shape(name: str) -> tuple[int, ...]:
     return (3, 1, 1) if name == VIDEO_KEY else (-1,)
-
-
-def _column(values: NDArray[Any]) -> Any:
-    if values.ndim == 1:
-        return pa.array(values)
-    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
 
 
 # JSON lines

@@ -1,4 +1,7 @@
-"""The table-top as a Gymnasium environment: see a picture, be told what to push, move the pusher."""
+"""The table-top as a Gymnasium environment: see a picture, be told what to push, move the pusher.
+
+`gymnasium.make("armillary.sim.gym:armillary/Tabletop-v0")` makes one.
+"""
 
 from typing import Any
 

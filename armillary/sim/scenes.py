@@ -59,6 +59,11 @@ _DEMANDING_SHARE = 0.6  # of push starts at which driving straight at the neares
 class Episode(Recording):
     """A recording and everything that can be said about it."""
 
+    def __repr__(self) -> str:
+        things = ", ".join(thing.name for thing in self.objects)
+        count = len(self.positions)
+        return f"Episode({self.kind} {self.seed}: {things}; {count} {'frame' if count == 1 else 'frames'})"
+
     @cached_property
     def caption(self) -> str:
         return language.caption(self)

@@ -25,7 +25,7 @@ from armillary.tasks.segments import Latents
 from armillary.weights import Checkpoint
 
 GridName = Literal["native", "stock", "karras", "fixed"]
-OnStep = Callable[[int, int], bool | None]  # (step, of), step = 1..of; False cancels
+OnStep = Callable[[int, int], bool | None]  # (step, of), step = 1..of; False, or alike, cancels
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,13 @@ def used_shift(checkpoint: Checkpoint, options: SamplingOptions) -> float:
 def read_prompts(
     parts: Parts, positive: str, negative: str, *, guidance: float, system: str | None = None
 ) -> Contexts:
-    """Both prompts through the chat template. Without guidance (1) no negative is read."""
+    """Both prompts through the chat template. Without guidance (1) no negative is read.
+
+    Raises BadRequest for one that is longer than the checkpoint's reasoner reads.
+    """
     return Contexts(
-        _context(parts, positive, system), None if guidance == 1 else _context(parts, negative, system)
+        _context(parts, positive, system, "prompt"),
+        None if guidance == 1 else _context(parts, negative, system, "negative"),
     )
 
 
@@ -107,18 +111,22 @@ def require_use(negative: str, guidance: float) -> None:
         )
 
 
-def _context(parts: Parts, text: str, system: str | None) -> Context:
+def _context(parts: Parts, text: str, system: str | None, field: str) -> Context:
     messages = [{"role": "system", "content": system}] if system else []
     ids = parts.text.render([*messages, {"role": "user", "content": text}])
     ids = [*ids, parts.text.eos, parts.text.special(VISION_START)]
+    limit = parts.checkpoint.longest
+    if limit and len(ids) > limit:
+        message = f"takes {len(ids)} of this checkpoint's {limit} tokens; make it shorter"
+        raise BadRequest(field, text, message)
     return text_context(torch.tensor(ids, device=parts.device))
 
 
 def draw(parts: Parts, latents: Latents, contexts: Contexts, options: SamplingOptions) -> Latents:
     """Fill in everything of `latents` that is not clean, float32.
 
-    Raises BadRequest for illegal options, Cancelled when `on_step` returns False, FloatingPointError naming
-    step and modality for NaN.
+    Raises BadRequest for illegal options, Cancelled when `on_step` returns False (or 0, or numpy's False),
+    FloatingPointError naming step and modality for NaN.
     """
     traits, on_step = parts.checkpoint.traits, options.on_step
     name, grid = choose_grid(parts.checkpoint, options)
@@ -135,9 +143,13 @@ def draw(parts: Parts, latents: Latents, contexts: Contexts, options: SamplingOp
         grid=grid,
         guidance=options.guidance,
         seed=options.seed if options.noise == "own" else _diffusers_noise(latents, options.seed, parts),
-        on_step=None if on_step is None else lambda step, of, _: on_step(step, of),
+        on_step=None if on_step is None else lambda step, of, _: _goes_on(on_step(step, of)),
     )
     return latents.of(positive.with_state(state_X), traits)
+
+
+def _goes_on(said: bool | None) -> bool:
+    return said is None or bool(said)
 
 
 def _diffusers_noise(latents: Latents, seed: int, parts: Parts) -> Noise:

@@ -18,6 +18,8 @@ from armillary.errors import BadRequest, nearest
 from armillary.media.source import Pixels
 from armillary.tasks.parts import Parts
 
+LONGEST = 200  # times as long as wide, at most: to cover a canvas, a line of pixels would grow without bound
+
 # Height and width of the canvases robot clips were trained on, for each tier.
 TIERS = {
     256: ((256, 256), (256, 320), (320, 256), (192, 320), (320, 192)),
@@ -91,12 +93,18 @@ def check_size(height: int, width: int, factor: int) -> None:
 
 
 def check_frames(frames: Any, field: str, *, still: bool = False) -> Pixels:
-    """The pixels as uint8 [T, H, W, 3]; `still` takes one picture [H, W, 3]. Raises BadRequest for others."""
+    """The pixels as uint8 [T, H, W, 3]; `still` takes one picture [H, W, 3]. Raises BadRequest for others.
+
+    Also refused are pictures more than 200 times as long as wide.
+    """
     shape, wanted = np.shape(frames), "[H, W, 3]" if still else "[T, H, W, 3]"
     right = len(shape) == (3 if still else 4) and shape[-1] == 3 and 0 not in shape
     if not right or not isinstance(frames, np.ndarray) or frames.dtype != np.uint8:
         kind = getattr(frames, "dtype", type(frames).__name__)
         raise BadRequest(field, f"{kind} {list(shape)}", f"must be an array of uint8 {wanted}, RGB")
+    height, width = frames.shape[-3:-1]
+    if max(height, width) > LONGEST * min(height, width):
+        raise BadRequest(field, f"{width}x{height}", f"at most {LONGEST} times as long as wide; cut it first")
     return frames[None] if still else frames
 
 

@@ -13,6 +13,7 @@ from armillary.codecs.sight import ClipRules, PictureRules
 from armillary.codecs.siglip import EdgeVision, EdgeVisionConfig
 from armillary.codecs.text import TextCodec
 from armillary.codecs.wan_vae import WanVAE, WanVAEConfig
+from armillary.errors import BadRequest
 from armillary.model import Network
 from armillary.weights import (
     TRANSFORMER,
@@ -65,6 +66,7 @@ def load_parts(
     Raises BadRequest for a missing file and for any tensor that does not fit its config.
     """
     checkpoint = Checkpoint(folder)
+    require_listed(checkpoint)
     return Parts(
         checkpoint,
         device,
@@ -75,6 +77,24 @@ def load_parts(
         load_video(checkpoint, device=device, dtype=dtype) if "video" in want else None,
         load_audio(checkpoint, device=device, dtype=dtype) if "audio" in want else None,
     )
+
+
+def require_listed(checkpoint: Checkpoint) -> None:
+    """Raises BadRequest for a part of which the config is missing, though `model_index.json` lists it.
+
+    Without this the part would be taken for one that the checkpoint never had. The vision tower may not be
+    listed: there its folder counts.
+    """
+    folder, needed = checkpoint.folder, list[str]()
+    for part in ("vae", "sound_tokenizer"):
+        entry = checkpoint.index.get(part)
+        if entry is not None and entry != [None, None]:
+            needed.append(f"{part}/config.json")
+    if (folder / "vision_encoder").is_dir():
+        needed.append("preprocessor_config.json")
+    for name in needed:
+        if not (folder / name).is_file():
+            raise BadRequest("model", str(folder / name), "this file is missing: the checkpoint is not whole")
 
 
 def load_sight(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype) -> Sight | None:

@@ -39,6 +39,7 @@ from armillary.tasks.defaults import DrawTask, defaults
 from armillary.tasks.denoise import few_steps
 from armillary.tasks.frames import check_frames
 from armillary.tasks.generate import NOTHING, Given
+from armillary.tasks.parts import require_listed
 from armillary.weights import Checkpoint
 
 ClipSource = FileSource | Clip | ClipIn | Pixels
@@ -51,6 +52,7 @@ def read_facts(name: str, folder: Path) -> Facts:
     """What a checkpoint can do, by its json files alone. Raises BadRequest for one missing or damaged."""
     with describing(folder):
         checkpoint = Checkpoint(folder)
+        require_listed(checkpoint)
         traits, config, vae = checkpoint.traits, checkpoint.config, checkpoint.part("vae")
         clip, width = defaults(checkpoint, "video"), traits.action_dim or 0 if traits.action_gen else 0
         time_factor = int((vae or {}).get("scale_factor_temporal", 4))
@@ -168,10 +170,10 @@ def _lists(options: Mapping[str, Any]) -> dict[str, Any]:
 def drawing(options: Mapping[str, Any], facts: Facts) -> Drawing:
     request, given = ask(GenerateRequest, options), NOTHING
     if request.image is not None and request.video is None:
-        given = Given(image=read_picture(request.image))
+        given = Given(image=_picture(request.image))
     elif request.video is not None and request.image is None:
         facts = replace(facts, fps=_continued_rate(request, facts))
-        given = Given(video=_last_frames(request.video, facts.kept))
+        given = Given(video=check_frames(_last_frames(request.video, facts.kept), "video"))
     numbers, canvas, receipt = settle_generate(request, facts)
     return Drawing(request, numbers, canvas, given, receipt)
 
@@ -184,9 +186,9 @@ def acting(kind: type[Act], options: Mapping[str, Any], facts: Facts) -> Acting[
     body = domain if isinstance(domain, Robot) else robot(request.domain)
     receipt = replace(receipt, used={**receipt.used, "fps": body.fps, "contract": body.digest})
     if not isinstance(request, InverseDynamicsRequest):
-        return Acting(request, numbers, body, read_picture(request.image), receipt)
+        return Acting(request, numbers, body, _picture(request.image), receipt)
     _require_rate(_rate(request.video, "video"), body.fps, f"{body.name} acts {body.fps:g} times a second")
-    return Acting(request, numbers, body, _all_frames(request.video), receipt)
+    return Acting(request, numbers, body, check_frames(_all_frames(request.video), "video"), receipt)
 
 
 def forward(options: Mapping[str, Any], facts: Facts) -> tuple[Acting[ForwardDynamicsRequest], Floats]:
@@ -198,6 +200,10 @@ def forward(options: Mapping[str, Any], facts: Facts) -> tuple[Acting[ForwardDyn
             source = Actions.from_json(Path(source).read_bytes(), domain=name)
         except OSError as error:
             raise BadRequest("actions", shown(source), f"cannot be opened: {error.strerror}") from None
+        except BadRequest as error:
+            if error.field != "actions":
+                raise
+            raise BadRequest("actions", shown(ready.request.actions), error.message) from None
     if isinstance(source, Actions):
         if source.domain != name:
             raise BadRequest("domain", name, f"these actions are for {source.domain!r}")
@@ -217,6 +223,12 @@ def _require_rate(found: float | None, wanted: float, why: str) -> None:
     """Frames without a rate are taken to have the one that is wanted."""
     if found is not None and abs(found / wanted - 1) > RATE_TOLERANCE:
         raise BadRequest("video.fps", round(found, 3), f"{why}; bring the clip to that rate")
+
+
+def _picture(source: Any) -> Pixels:
+    picture_HW3 = read_picture(source)
+    check_frames(picture_HW3, "image", still=True)
+    return picture_HW3
 
 
 def _rate(source: ClipSource, field: str) -> float | None:

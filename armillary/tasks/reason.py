@@ -6,6 +6,7 @@ Shape letters: A tokens of the context, V visual tokens, N patches, P numbers a 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
+from numbers import Integral, Real
 from typing import Any, cast
 
 import numpy as np
@@ -174,8 +175,10 @@ def see_clip(
     """A clip prepared for the vision tower: `num_frames` of it, or `fps` a second, or by the checkpoint."""
     if fps is not None and num_frames is not None:
         raise BadRequest(field, {"fps": fps, "num_frames": num_frames}, "give fps or num_frames, not both")
-    if fps is not None and not 0 < fps <= 1000:
+    if fps is not None and not (_is_number(fps, Real) and 0 < fps <= 1000):
         raise BadRequest(f"{field}.fps", fps, "frames a second to look at: more than 0, at most 1000")
+    if num_frames is not None and not _is_number(num_frames, Integral):
+        raise BadRequest(f"{field}.num_frames", num_frames, "a whole number of frames to look at")
     rules = replace(sight.clips, fps=fps) if fps is not None else sight.clips
 
     def choose(total: int, own_fps: float | None) -> list[int]:
@@ -187,6 +190,10 @@ def see_clip(
     receipt = {"kind": "video", "looked_at": _size(patches.grid, sight), "tokens": count * len(slices_s)}
     slices = tuple(Slice(count, slice_text(s)) for s in slices_s)
     return Seen(patches, slices, frames_THW3[0], receipt | {"times_s": [round(t, 3) for t in times_s]})
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _sampled(
@@ -231,7 +238,7 @@ def _message(sight: Sight | None, message: Message, field: str, seen: list[Seen]
 
 def _part(sight: Sight | None, part: Any, field: str, seen: list[Seen]) -> dict[str, str]:
     kind = part.get("type") if isinstance(part, Mapping) else None
-    if kind not in KEYS:
+    if not isinstance(kind, str) or kind not in KEYS:
         close = " or ".join(nearest(kind, KEYS))
         raise BadRequest(f"{field}.type", kind, f"parts are text, image or video; say {close}")
     _check_keys(part, KEYS[kind] | {"type"}, field)
@@ -259,7 +266,7 @@ def _check_keys(given: Mapping[str, Any], known: set[str], field: str) -> None:
 
 
 def _check_length(parts: Parts, count: int, max_tokens: int) -> None:
-    limit = parts.checkpoint.root.get("text_config", {}).get("max_position_embeddings")
+    limit = parts.checkpoint.longest
     if limit and count + max_tokens > limit:
         left = f"the prompt takes {count} of this checkpoint's {limit} tokens"
         raise BadRequest("max_tokens", max_tokens, f"{left}; give at most {max(0, limit - count)}")

@@ -6,17 +6,22 @@ a step comes from
 """
 
 import copy
+import fcntl
 import hashlib
+import pickle
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from armillary.errors import BadRequest
 
 Metrics = Mapping[str, float]
 
@@ -90,12 +95,40 @@ class State:
         partial.replace(path)
 
     def load(self, path: Path) -> None:
+        """Raises BadRequest for a damaged file, and for one of another model."""
+        content = read_state(path)
+        try:
+            self.model.load_state_dict(content["model"])
+            self.average.load_state_dict(content["average"])
+            for optimizer, kept in zip(self.optimizers, content["optimizers"], strict=True):
+                optimizer.load_state_dict(kept)
+            self.step, self.seconds = int(content["step"]), float(content["seconds"])
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            message = "is the state of another model; name another folder, or remove it to begin anew"
+            raise BadRequest("state", str(path), message) from error
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What `State.save` wrote. Raises BadRequest for a file that is cut short or something else."""
+    try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-        self.model.load_state_dict(content["model"])
-        self.average.load_state_dict(content["average"])
-        for optimizer, kept in zip(self.optimizers, content["optimizers"], strict=True):
-            optimizer.load_state_dict(kept)
-        self.step, self.seconds = content["step"], content["seconds"]
+    except (EOFError, KeyError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as error:
+        raise BadRequest("state", str(path), "is damaged; remove it to begin anew") from error
+    if not isinstance(content, dict) or "average" not in content:
+        raise BadRequest("state", str(path), "holds no training; remove it to begin anew")
+    return content
+
+
+@contextmanager
+def alone(folder: Path) -> Generator[None]:
+    """Holds `folder` for this training, at most until the process dies. Raises BadRequest if it is taken."""
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            message = "another process trains in this folder; wait for its end, or name another folder"
+            raise BadRequest("folder", str(folder), message) from None
+        yield
 
 
 @dataclass
@@ -141,11 +174,24 @@ def train(
 
     The state is written to `folder`/state.pt about every `save_every` seconds and at the end, whole or not
     at all.
-    `stop_after` ends the call early after that many steps, as a kill would but tidily.
+    `stop_after` ends the call early after that many steps, as a kill would but tidily. Raises BadRequest if
+    another process trains in `folder`, and for a state in it that is damaged or of another model.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder):
+        return _train(job, schedule, folder / "state.pt", seed, tell, save_every, stop_after)
+
+
+def _train(
+    job: Job,
+    schedule: Schedule,
+    path: Path,
+    seed: int,
+    tell: Callable[[str], None],
+    save_every: float,
+    stop_after: int | None,
+) -> nn.Module:
     state = State(job.model, copy.deepcopy(job.model).requires_grad_(False), job.optimizers(schedule.rate))
-    path = folder / "state.pt"
     if path.exists():
         state.load(path)
         tell(f"going on from step {state.step} of {schedule.steps}")

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -20,14 +20,14 @@ from torch import nn
 from armillary.codecs.audio_vae import AudioVAE, AudioVAEConfig
 from armillary.codecs.text import TextCodec
 from armillary.codecs.wan_vae import WanVAE
-from armillary.errors import BadRequest
+from armillary.errors import BadRequest, nearest
 from armillary.sim.scenes import Kind
 from armillary.train import cache
 from armillary.train.audio import AudioJob, judge, pocket_audio_config
 from armillary.train.corpus import sentences
 from armillary.train.generator import GeneratorJob, latent_statistics
 from armillary.train.layout import Pocket, build_tokenizer, load_tokenizer, write_checkpoint, write_tokenizer
-from armillary.train.loop import Job, Schedule, train
+from armillary.train.loop import Job, Schedule, read_state, train
 from armillary.train.reasoner import ReasonerJob
 from armillary.train.video import VideoJob, pocket_video_config
 from armillary.weights import TRANSFORMER, write_json, write_tensors
@@ -95,6 +95,16 @@ Stage = Annotated[
 ]
 
 
+KINDS: dict[str, type[_Strict]] = {
+    "tokenizer": TokenizerStage,
+    "video": VideoStage,
+    "audio": AudioStage,
+    "reasoner": ReasonerStage,
+    "cache": CacheStage,
+    "generator": GeneratorStage,
+}
+
+
 class Recipe(_Strict):
     """Stages in the order they are run; each needs what the earlier ones made."""
 
@@ -107,19 +117,48 @@ class Recipe(_Strict):
 def read_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
     """The recipe of a TOML file; `settings` such as "generator.steps=100" change single values."""
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadRequest("recipe", str(path), error.strerror or "cannot be read") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadRequest("recipe", str(path), f"not valid TOML: {error}") from None
     for setting in settings:
         _set(content, setting)
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise BadRequest(field, first.get("input"), first["msg"]) from None
+        _refuse(content, error)
+
+
+def _refuse(content: dict[str, Any], error: ValidationError) -> NoReturn:
+    """The first fault in a person's words: the stage's kind and the key, the value, and what is legal."""
+    first = error.errors()[0]
+    kind, keys, value = first["type"], [str(key) for key in first["loc"]], first.get("input")
+    fields, where, key = Recipe.model_fields, "", keys[-1]
+    if keys[0] == "stages" and len(keys) > 1:
+        number = int(keys[1])
+        if len(keys) == 2:
+            found = content["stages"][number]
+            found = found.get("kind") if isinstance(found, dict) else found
+            close = " or ".join(nearest(found, KINDS))
+            message = f"stage {number + 1} needs one of the kinds {', '.join(KINDS)}; nearest: {close}"
+            raise BadRequest("kind", found, message) from None
+        where, fields = f"{keys[2]}.", KINDS[keys[2]].model_fields
+    if kind == "extra_forbidden":
+        close = " or ".join(nearest(key, fields))
+        raise BadRequest(where + key, value, f"no such setting; nearest: {close}") from None
+    if kind == "missing":
+        raise BadRequest(where + key, None, "is needed") from None
+    raise BadRequest(where + key, value, _legal(kind, first.get("ctx") or {})) from None
+
+
+def _legal(kind: str, context: dict[str, Any]) -> str:
+    """What a value should have been, by the kind of its fault."""
+    for limit, words in (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than")):
+        if limit in context:
+            return f"must be {words} {context[limit]:g}"
+    plain = {"int": "a whole number", "float": "a number", "path": "a folder's name"}
+    return f"must be {plain.get(kind.partition('_')[0], 'a list of stages')}"
 
 
 def _set(content: dict[str, Any], setting: str) -> None:
@@ -238,7 +277,7 @@ _STAGES: dict[str, Callable[[Run, Any], None]] = {
 
 
 def _average(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "state.pt", map_location="cpu", weights_only=True)["average"]
+    return read_state(folder / "state.pt")["average"]
 
 
 def _write_codec(model: nn.Module, config: dict[str, Any], folder: Path) -> None:

@@ -99,6 +99,26 @@ def test_the_waveform_shows_where_a_click_is() -> None:
         Clip(clip().frames, 8.0).waveform()
 
 
+def test_the_waveform_of_a_quiet_sound_fills_its_band_and_says_its_peak() -> None:
+    heights, pictures = [], []
+    for peak in (0.0, 0.02, 0.24, 0.45, 0.6):
+        quiet = clip()
+        assert quiet.sound is not None
+        quiet.sound[0] *= peak / 0.8
+        pictures.append(np.asarray(quiet.waveform()).astype(int))
+        blue = np.abs(pictures[-1] - (0, 114, 178)).sum(axis=2) == 0
+        heights.append(blue[:131].any(axis=1).sum())
+    assert heights == [1, 61, 61, 61, 37]  # half a band each, until the axis is the whole one
+    corners = [picture[-24:, -200:].tobytes() for picture in pictures]
+    assert len(set(corners)) == len(corners)  # "peak 0.24"
+    assert all((picture[-24:, -140:] < 150).any() for picture in pictures)
+
+
+def test_a_clip_shows_itself_in_one_line() -> None:
+    assert repr(clip()) == "Clip(9 frames 64x64, 8 fps, 2 channels at 16000 Hz)"
+    assert repr(Clip(np.zeros((1, 8, 16, 3), np.uint8), 7.5)) == "Clip(1 frame 16x8, 7.5 fps)"
+
+
 def test_a_sound_shorter_than_the_picture_of_it_is_drawn() -> None:
     Clip(clip().frames, 8.0, np.zeros((1, 5), np.float32), 16000).waveform()
     Clip(clip().frames, 8.0, np.zeros((1, 0), np.float32), 16000).waveform()

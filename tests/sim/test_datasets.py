@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -93,3 +96,43 @@ def test_json_lines_carry_everything_and_name_their_media(tmp_path: Path):
         assert np.shape(line["boxes"]) == (len(one.positions), len(one.objects), 4)
     assert "instruction" not in lines[1]
     assert np.shape(lines[2]["actions"]) == (8, 2)
+
+
+def test_a_folder_that_appears_meanwhile_is_left_as_it_is(tmp_path: Path):
+    def slow():
+        yield episode("still", 0)
+        (tmp_path / "set").mkdir()
+        (tmp_path / "set/mine").touch()
+
+    with pytest.raises(BadRequest, match="appeared while this data set was made"):
+        write_jsonl(tmp_path / "set", slow())
+    assert [file.name for file in tmp_path.rglob("*")] == ["set", "mine"]
+
+
+def test_a_file_in_place_of_a_folder_is_named(tmp_path: Path):
+    (tmp_path / "file").touch()
+    for folder in ("file/set", "file/deep/set"):
+        with pytest.raises(BadRequest, match="is no folder"):
+            write_jsonl(tmp_path / folder, [episode("still", 0)])
+
+
+@pytest.mark.parametrize(("form", "code"), [("jsonl", 0), ("lerobot", 2)])
+def test_only_lerobot_needs_pyarrow(tmp_path: Path, form: str, code: int):
+    script = f"""
+import sys
+sys.modules["pyarrow"] = None  # as if it were not installed
+from armillary.cli import main
+sys.argv = "armillary simulate --kind push --count 1 -o set --format {form}".split()
+main()
+"""
+    place = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True, cwd=tmp_path, env=place
+    )
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "set").exists() == (code == 0)
+    if code:
+        assert done.stderr.startswith(
+            "armillary: format='lerobot': needs PyArrow: pip install 'armillary[sim]'"
+        )
+        assert done.stderr.count("\n") == 1

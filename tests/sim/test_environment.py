@@ -1,4 +1,7 @@
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -9,6 +12,8 @@ from armillary.errors import BadRequest
 from armillary.sim import register
 from armillary.sim.environment import TabletopEnv
 from armillary.sim.experts import expert
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_it_is_registered_once_and_passes_the_checker():
@@ -66,3 +71,18 @@ def test_doing_nothing_earns_nothing():
 def test_unknown_render_modes_are_refused():
     with pytest.raises(BadRequest, match="render_mode"):
         TabletopEnv(render_mode="human")
+
+
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [
+        ("", "armillary.sim.gym:armillary/Tabletop-v0"),
+        ("import armillary.sim; armillary.sim.register()", "armillary/Tabletop-v0"),
+    ],
+)
+def test_gymnasium_makes_it_in_a_fresh_process(before: str, name: str):
+    script = f"import gymnasium\n{before}\nprint(gymnasium.make({name!r}).reset(seed=0)[1]['instruction'])"
+    told = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=ROOT
+    ).stdout
+    assert told.startswith("push the ")

@@ -23,6 +23,12 @@ def made() -> dict[Kind, list[Episode]]:
     return {kind: [episode(kind, seed) for seed in range(120)] for kind in KINDS}
 
 
+def test_an_episode_shows_itself_in_one_line():
+    things = [", ".join(thing.name for thing in episode(kind, 3).objects) for kind in ("push", "still")]
+    assert repr(episode("push", 3)) == f"Episode(push 3: {things[0]}; 9 frames)"
+    assert repr(episode("still", 3)) == f"Episode(still 3: {things[1]}; 1 frame)"
+
+
 def digest(kind: Kind, seed: int) -> str:
     made = episode(kind, seed)
     sound = b"" if made.sound is None else made.sound.tobytes()

@@ -239,7 +239,7 @@ def test_a_distilled_checkpoint_draws(parts: Parts, distilled: Checkpoint) -> No
 
 def test_pocket_is_small_and_quick(parts: Parts) -> None:
     row = defaults(parts.checkpoint, "video")
-    assert (row.frames, row.fps, row.height, row.width, row.guidance) == (9, 8, 64, 64, 1)
+    assert (row.frames, row.fps, row.height, row.width, row.guidance) == (9, 8, 64, 64, 2)
     assert defaults(parts.checkpoint, "image").frames == 1
 
 

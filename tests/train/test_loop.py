@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from armillary.train.loop import Draw, Metrics, Schedule, train
+from armillary.errors import BadRequest
+from armillary.train.loop import Draw, Metrics, Schedule, alone, train
 
 
 class Line:
@@ -78,3 +79,32 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     again = Line()
     train(again, SCHEDULE, tmp_path, tell=quiet)
     assert again.seen == []
+
+
+@pytest.mark.parametrize("cut", [0, 10, 700])
+def test_a_state_cut_short_is_named(tmp_path: Path, cut: int) -> None:
+    train(Line(), SCHEDULE, tmp_path, tell=quiet, stop_after=1)
+    path = tmp_path / "state.pt"
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(BadRequest, match=r"state=.*state\.pt': is damaged"):
+        train(Line(), SCHEDULE, tmp_path, tell=quiet)
+
+
+@pytest.mark.parametrize("part", ["model", "optimizers", "step", "average"])
+def test_a_state_of_another_model_is_named(tmp_path: Path, part: str) -> None:
+    train(Line(), SCHEDULE, tmp_path, tell=quiet, stop_after=1)
+    path = tmp_path / "state.pt"
+    content = torch.load(path, weights_only=True)
+    torch.save({**content, part: {"weight": torch.zeros(2)}}, path)
+    with pytest.raises(BadRequest, match="another model"):
+        train(Line(), SCHEDULE, tmp_path, tell=quiet)
+    torch.save([1, 2], path)
+    with pytest.raises(BadRequest, match="holds no training"):
+        train(Line(), SCHEDULE, tmp_path, tell=quiet)
+
+
+def test_a_folder_is_trained_in_by_one_process_at_a_time(tmp_path: Path) -> None:
+    with alone(tmp_path), pytest.raises(BadRequest, match="another process trains in this folder"):
+        train(Line(), SCHEDULE, tmp_path, tell=quiet, stop_after=1)
+    train(Line(), SCHEDULE, tmp_path, tell=quiet, stop_after=1)
+    train(Line(), SCHEDULE, tmp_path, tell=quiet, stop_after=1)

@@ -70,3 +70,26 @@ def test_unknown_keys_and_stages_are_refused_by_name(tmp_path: Path) -> None:
         small(tmp_path, "video.steps")
     with pytest.raises(BadRequest, match="recipe"):
         read_recipe(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("video.stepz=3", "video.stepz=3: no such setting; nearest: steps"),
+        ("sed=3", "sed=3: no such setting; nearest: seed"),
+        ("video.steps=2.5", "video.steps=2.5: must be a whole number"),
+        ("video.rate=fast", "video.rate='fast': must be a number"),
+        ("video.decay=2", "video.decay=2: must be at most 1"),
+        ("video.average=1", "video.average=1: must be less than 1"),
+        ("folder=3", "folder=3: must be a folder's name"),
+        ("stages=5", "stages=5: must be a list of stages"),
+        ("stages=[5]", "kind=5: stage 1 needs one of the kinds tokenizer,"),
+        ("stages=[{}]", "kind=None: stage 1 needs one of the kinds tokenizer,"),
+        ('stages=[{kind="vido"}]', "nearest: video"),
+        ('stages=[{kind="video"}]', "video.steps=None: is needed"),
+    ],
+)
+def test_a_recipes_fault_is_told_in_its_own_words(setting: str, told: str) -> None:
+    with pytest.raises(BadRequest) as error:
+        read_recipe(POCKET, [setting])
+    assert told in str(error.value)
