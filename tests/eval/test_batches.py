@@ -15,6 +15,7 @@ from armillary.requests import Canvas
 from armillary.robots import robot
 from armillary.sim import episode
 from armillary.tasks import act
+from armillary.tasks.defaults import DrawTask, defaults
 from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.frames import require_video
 from armillary.tasks.generate import Given, generate, require_audio
@@ -31,6 +32,12 @@ def bench(untrained: Path) -> Bench:
     return Bench(parts, 4)
 
 
+def usual(bench: Bench, task: DrawTask, seed: int) -> SamplingOptions:
+    """What a task uses unless asked otherwise."""
+    row = defaults(bench.parts.checkpoint, task)
+    return SamplingOptions(row.steps, row.guidance, row.shift, seed)
+
+
 def close(a: np.ndarray, b: np.ndarray) -> bool:
     """Equal but for what a batch's other order of sums may do to a rounded pixel."""
     return bool((np.abs(a.astype(int) - b.astype(int)) <= 1).all())
@@ -41,9 +48,8 @@ def test_pictures_from_words(bench: Bench) -> None:
     drawn = draw_many(bench.parts, "image", [wanted_clip(c, Latents(blank(bench, 1), 8.0)) for c in captions])
     made = decode_clips(require_video(bench.parts), [x.vision_ZThw for x in drawn])
     for seed, caption in enumerate(captions):
-        alone = generate(
-            bench.parts, caption, canvas=Canvas(1, 8.0, 64, 64), options=SamplingOptions(10, seed=seed)
-        )
+        options = usual(bench, "image", seed)
+        alone = generate(bench.parts, caption, canvas=Canvas(1, 8.0, 64, 64), options=options)
         assert close(made[seed], alone.frames)
 
 
@@ -58,7 +64,7 @@ def test_clips_with_sound_from_a_picture(bench: Bench) -> None:
         canvas=Canvas(9, 8.0, 64, 64),
         given=Given(image=e.picture()),
         sound=True,
-        options=SamplingOptions(10, seed=5),
+        options=usual(bench, "video", 5),
     )
     assert close(decode_clips(require_video(bench.parts), [drawn.vision_ZThw])[0], alone.frames)
     assert drawn.sound_SL is not None
