@@ -11,10 +11,21 @@ if TYPE_CHECKING:
     from armillary.errors import BadRequest, Cancelled
     from armillary.media.clip import Clip
     from armillary.robots import Actions
-    from armillary.world import World, load, validate
+    from armillary.world import World, convert, load, validate
 
 __version__ = "0.1.0"
-__all__ = ["Actions", "Answer", "BadRequest", "Cancelled", "Clip", "World", "__version__", "load", "validate"]
+__all__ = [
+    "Actions",
+    "Answer",
+    "BadRequest",
+    "Cancelled",
+    "Clip",
+    "World",
+    "__version__",
+    "convert",
+    "load",
+    "validate",
+]
 
 _HOMES = {
     "Actions": "armillary.robots",
@@ -23,6 +34,7 @@ _HOMES = {
     "Cancelled": "armillary.errors",
     "Clip": "armillary.media.clip",
     "World": "armillary.world",
+    "convert": "armillary.world",
     "load": "armillary.world",
     "validate": "armillary.world",
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from armillary import terminal
+from armillary import cli_convert, terminal
 from armillary.errors import BadRequest, nearest
 from armillary.terminal import guarded, note, progress, say, say_json
 
@@ -247,13 +247,9 @@ def policy(
     armillary policy "push the red disc left" --image now.png --domain tabletop -o actions.json
     armillary policy "push the red disc left" --image now.png --domain tabletop --clip imagined.mp4
     """
-    options: dict[str, Any] = {
-        "prompt": instruction,
-        "image": image,
-        "domain": domain,
-        "decode": clip is not None,
-    }
-    options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
+    options: dict[str, Any] = {"prompt": instruction, "image": image, "domain": domain}
+    options |= {"decode": clip is not None, "negative": negative, "seed": seed, "steps": steps}
+    options |= {"guidance": guidance, "shift": shift}
     where = partial(terminal.check_action_files, output, clip)
     if _only_validates(context, "policy", options, where):
         return
@@ -364,6 +360,9 @@ def evaluate(
             say(f"{name}: {line(figure)}")
 
 
+app.command()(cli_convert.convert)
+
+
 def main() -> None:
     """The entry point `armillary`."""
     app()
@@ -388,4 +387,7 @@ def _load(model: str, device: str, dtype: str) -> "World":
     from armillary.world import load
 
     note(f"loading {model}")
-    return load(model, device=device, dtype=dtype)
+    world = load(model, device=device, dtype=dtype)
+    for remark in world.notes:
+        note(f"{model}: {remark}")
+    return world

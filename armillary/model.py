@@ -253,6 +253,13 @@ class Network(nn.Module):
         self.ports = nn.ModuleDict({kind: Port(kind, n, c) for kind, n in c.features.items()})
         self.time = TimeEmbedding(c.width)
 
+    def keep_reader(self) -> None:
+        """Drop the tower, heads and time embedding that draw. `read` and `logits` work as before."""
+        for block in self.blocks:
+            del block.dm
+        del self.norm_dm, self.time
+        self.ports.clear()
+
     def read(self, pack: Pack, memory: Memory | None = None) -> Pass:
         """Run the AR tower over the contexts, after what `memory` holds of them."""
         return self._run(pack, memory, read=True, time_S=None)

@@ -1,84 +1,39 @@
 """Weights in and out: the published layout on disk, our names in memory, one table between.
 
-`Checkpoint` is what a folder says about itself, read from its json files alone. Loading builds modules on
-the meta device and
-assigns tensors shard by shard; every missing, unexpected or mis-shaped tensor is named, and nothing falls
-back.
+`Checkpoint` is what a folder says about itself: its json files and the headers of its weights. Loading
+builds modules on the meta device and assigns tensors one at a time; every missing, unexpected or mis-shaped
+tensor is named before any is read, and nothing falls back.
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from armillary.errors import BadRequest
 from armillary.model import Config, Network
+from armillary.names import HEADS, SHOWN, canonical, is_drawing, is_sight, published_name
+from armillary.shards import (
+    SHARD_LIMIT,
+    Sources,
+    Stored,
+    index_of,
+    listed,
+    read_json,
+    renamed,
+    stored,
+    tensors,
+    write_json,
+    write_shards,
+)
 
 Module = TypeVar("Module", bound=nn.Module)
 TRANSFORMER = "diffusion_pytorch_model"  # the stem of weight files in diffusers' folders
-
-# our module path -> the published one
-_TOP = {
-    "embed": "embed_tokens",
-    "norm_ar": "norm",
-    "norm_dm": "norm_moe_gen",
-    "head": "lm_head",
-    "time.first": "time_embedder.linear_1",
-    "time.second": "time_embedder.linear_2",
-    "ports.vision.enter": "proj_in",
-    "ports.vision.leave": "proj_out",
-    "ports.sound.enter": "audio_proj_in",
-    "ports.sound.leave": "audio_proj_out",
-    "ports.sound.mark": "audio_modality_embed",
-    "ports.action.enter.weight": "action_proj_in.fc",
-    "ports.action.enter.bias": "action_proj_in.bias",
-    "ports.action.leave.weight": "action_proj_out.fc",
-    "ports.action.leave.bias": "action_proj_out.bias",
-    "ports.action.mark": "action_modality_embed",
-}
-_LAYER = {
-    "ar.q": "self_attn.to_q",
-    "ar.k": "self_attn.to_k",
-    "ar.v": "self_attn.to_v",
-    "ar.o": "self_attn.to_out",
-    "ar.norm_q": "self_attn.norm_q",
-    "ar.norm_k": "self_attn.norm_k",
-    "ar.norm_shown": "self_attn.k_norm_und_for_gen",
-    "ar.norm_in": "input_layernorm",
-    "ar.norm_mlp": "post_attention_layernorm",
-    "ar.gate": "mlp.gate_proj",
-    "ar.up": "mlp.up_proj",
-    "ar.down": "mlp.down_proj",
-    "dm.q": "self_attn.add_q_proj",
-    "dm.k": "self_attn.add_k_proj",
-    "dm.v": "self_attn.add_v_proj",
-    "dm.o": "self_attn.to_add_out",
-    "dm.norm_q": "self_attn.norm_added_q",
-    "dm.norm_k": "self_attn.norm_added_k",
-    "dm.norm_in": "input_layernorm_moe_gen",
-    "dm.norm_mlp": "post_attention_layernorm_moe_gen",
-    "dm.gate": "mlp_moe_gen.gate_proj",
-    "dm.up": "mlp_moe_gen.up_proj",
-    "dm.down": "mlp_moe_gen.down_proj",
-}
-
-
-def published_name(ours: str) -> str:
-    """The name on disk of one of our transformer parameters."""
-    if ours in _TOP:  # a bare parameter
-        return _TOP[ours]
-    path, leaf = ours.rsplit(".", 1)
-    if path.startswith("blocks."):
-        _, number, rest = path.split(".", 2)
-        return f"layers.{number}.{_LAYER[rest]}.{leaf}"
-    return f"{_TOP[path]}.{leaf}"
+PIPELINE = "Cosmos3OmniPipeline"
 
 
 @dataclass(frozen=True)
@@ -112,6 +67,9 @@ def network_config(published: Mapping[str, Any]) -> Config:
     if act not in ("silu", "relu2"):
         raise BadRequest("hidden_act", act, "this architecture knows silu and relu2")
     text_norm = bool(get("qk_norm_for_text", True))
+    shown_norm = bool(get("use_und_k_norm_for_gen", False)) and not text_norm
+    if str(get("backbone_type", "")).startswith("cosmos3_edge") and not shown_norm:
+        raise BadRequest("use_und_k_norm_for_gen", shown_norm, "Edge cannot draw without this norm")
     return Config(
         width=get("hidden_size", 4096),
         layers=get("num_hidden_layers", 36),
@@ -124,7 +82,7 @@ def network_config(published: Mapping[str, Any]) -> Config:
         domains=get("num_embodiment_domains", 32),
         gated=act == "silu",
         text_norm=text_norm,
-        shown_norm=bool(get("use_und_k_norm_for_gen", False)) and not text_norm,
+        shown_norm=shown_norm,
         eps=get("rms_norm_eps", 1e-6),
         rope_theta=get("rope_theta", 5e6),
         rope_axes=(time, height, width),
@@ -165,60 +123,126 @@ def published_config(c: Config, traits: Traits) -> dict[str, Any]:
     }
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a json file of a checkpoint. Raises BadRequest naming the file."""
-    try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadRequest("model", str(path), "this file of the checkpoint is missing") from None
-    except (ValueError, RecursionError) as error:
-        raise BadRequest("model", str(path), f"not valid JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise BadRequest("model", str(path), "must hold a JSON object, not a list or a bare value")
-    return cast("dict[str, Any]", content)
+def is_reasoner(folder: Path) -> bool:
+    """Whether a folder holds a reasoner alone: its `config.json` names a Cosmos 3 reasoner."""
+    path = folder / "config.json"
+    alone = not (folder / "model_index.json").exists() and path.is_file()
+    return alone and str(read_json(path).get("model_type", "")).startswith("cosmos3_")
+
+
+def reasoner_config(root: Mapping[str, Any]) -> dict[str, Any]:
+    """What a reasoner's `config.json` says, in the words of `transformer/config.json`."""
+    text = root["text_config"]
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    theta = rope.get("rope_theta", text.get("rope_theta", 5e6))
+    normed = root["model_type"] != "cosmos3_edge"
+    return {**text, "rope_scaling": rope, "rope_theta": theta, "qk_norm_for_text": normed}
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder in the published layout, known by its json files; no tensor is read."""
+    """A folder in a published layout, known by its json files and the headers of its weights.
+
+    Either a whole model (`model_index.json` and one folder a part) or a reasoner alone (`config.json` and
+    `model.safetensors`, whole or in shards).
+    """
 
     folder: Path
 
     @cached_property
+    def reads_only(self) -> bool:
+        """A reasoner without the tower that draws."""
+        return not (self.folder / "transformer").is_dir() and is_reasoner(self.folder)
+
+    @cached_property
     def index(self) -> dict[str, Any]:
+        """`model_index.json`: the parts and the pipeline's switches."""
+        if self.reads_only:
+            return {}
         return read_json(self.folder / "model_index.json")
 
     @cached_property
     def transformer(self) -> dict[str, Any]:
+        """`transformer/config.json`, or what the reasoner's own configuration says in those words."""
+        if self.reads_only:
+            return reasoner_config(self.root)
         return read_json(self.folder / "transformer" / "config.json")
 
     @cached_property
     def root(self) -> dict[str, Any]:
-        """The reasoner's configuration (vision tower, special token ids)."""
-        return read_json(self.folder / "config.json")
+        """The reasoner's configuration (vision tower, special token ids); empty if there is none."""
+        path = self.folder / "config.json"
+        return read_json(path) if path.exists() else {}
 
     @cached_property
     def scheduler(self) -> dict[str, Any]:
-        return read_json(self.folder / "scheduler" / "scheduler_config.json")
+        return {} if self.reads_only else read_json(self.folder / "scheduler" / "scheduler_config.json")
+
+    @cached_property
+    def stored(self) -> Stored:
+        """The towers' tensors under their published names, whatever their spelling on disk."""
+        stems = ("model", TRANSFORMER) if self.reads_only else (TRANSFORMER, "model")
+        folder = self.folder if self.reads_only else self.folder / "transformer"
+        found = renamed(stored(folder, *stems, root=self.folder), canonical, folder)
+        if not self.reads_only:
+            return found
+        return {name: entry for name, entry in found.items() if not (is_sight(name) or is_drawing(name))}
+
+    @cached_property
+    def absent_heads(self) -> tuple[str, ...]:
+        """Sound and action, where the config promises them and no tensor of theirs is stored.
+
+        Checkpoints made for one task may be published so (spec of the framework's exporter).
+        """
+        promised = [kind for kind in ("sound", "action") if self.transformer.get(f"{kind}_gen", False)]
+        if not promised or not any((self.folder / "transformer").glob("*.safetensors")):
+            return ()  # a request can be validated before any weights are there
+        return tuple(k for k in promised if not any(n.startswith(HEADS[k]) for n in self.stored))
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """`transformer` without the heads that are absent."""
+        return self.transformer | {f"{kind}_gen": False for kind in self.absent_heads}
 
     @cached_property
     def config(self) -> Config:
-        return network_config(self.transformer)
+        return network_config(self.settings)
 
     @cached_property
     def traits(self) -> Traits:
         known = {f.name for f in fields(Traits)}
-        return Traits(**{k: v for k, v in self.transformer.items() if k in known})
+        return Traits(**{k: v for k, v in self.settings.items() if k in known})
 
     @property
     def longest(self) -> int | None:
         """Tokens that the reasoner was made to read, if its config is here and says so."""
-        root = self.root if (self.folder / "config.json").exists() else {}
-        return root.get("text_config", {}).get("max_position_embeddings")
+        return self.root.get("text_config", {}).get("max_position_embeddings")
 
     @property
     def is_edge(self) -> bool:
         return not self.config.gated
+
+    @property
+    def sees(self) -> bool:
+        """Whether there is a vision tower."""
+        return "vision_config" in self.root if self.reads_only else (self.folder / "vision_encoder").is_dir()
+
+    @property
+    def text(self) -> Path:
+        """The folder of the tokenizer."""
+        own = self.folder / "text_tokenizer"
+        return own if own.is_dir() else self.folder
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know who loads it."""
+        return [f"its config promises {kind}, but it holds no {kind} head" for kind in self.absent_heads]
+
+    def check_family(self) -> None:
+        """Refuse a folder of diffusers that holds another kind of model."""
+        kind = str(self.index.get("_class_name", PIPELINE))
+        if not kind.startswith("Cosmos3"):
+            raise BadRequest("model", str(self.folder), f"holds a {kind}, which is no Cosmos 3 model")
 
     def part(self, name: str) -> dict[str, Any] | None:
         """The config of a codec folder, or None if the checkpoint has no such part."""
@@ -226,118 +250,96 @@ class Checkpoint:
         return read_json(path) if path.exists() else None
 
 
-def weight_files(folder: Path, stem: str) -> list[Path]:
-    """The safetensors files of a part: one, or the shards its index names."""
-    index = folder / f"{stem}.safetensors.index.json"
-    if index.exists():
-        names = sorted(set(read_json(index)["weight_map"].values()))
-    else:
-        names = [f"{stem}.safetensors"]
-    missing = [n for n in names if not (folder / n).is_file()]
-    if missing:
-        raise BadRequest("model", str(folder), f"weight file {missing[0]} is missing ({len(missing)} in all)")
-    return [folder / n for n in names]
-
-
-def tensors(files: Iterable[Path]) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of the files, one at a time, memory-mapped."""
-    for path in files:
-        try:
-            with safe_open(path, framework="pt") as opened:
-                for name in opened.keys():  # noqa: SIM118 - not a dictionary
-                    yield name, opened.get_tensor(name)
-        except SafetensorError as error:
-            raise BadRequest("model", str(path), f"not a whole safetensors file ({error})") from None
-
-
 def assign(
     module: nn.Module,
-    source: Iterable[tuple[str, Tensor]],
+    found: Stored,
     *,
     device: torch.device,
     dtype: torch.dtype | None,
-    where: str,
+    where: Path,
     keep_fp32: Callable[[str], bool] = lambda name: False,
 ) -> None:
-    """Give a meta-built module its tensors; refuse any missing, unexpected or of another shape or kind.
+    """Give a meta-built module its tensors; before one is read, refuse any that is missing, unexpected or of
+    another shape or kind.
 
     `dtype` None keeps what the file holds; names for which `keep_fp32` holds become fp32 whatever `dtype` is.
     """
     wanted = module.state_dict()
-    seen: set[str] = set()
-    unexpected: list[str] = []
-    misshaped: list[str] = []
-    for name, tensor in source:
-        if name not in wanted:
-            unexpected.append(name)
-        elif tensor.shape != wanted[name].shape:
-            misshaped.append(f"{name} {list(tensor.shape)} for {list(wanted[name].shape)}")
-        elif tensor.is_floating_point() != wanted[name].is_floating_point():
-            misshaped.append(f"{name} {tensor.dtype} for {wanted[name].dtype}")
-        else:
-            kind = torch.float32 if keep_fp32(name) else dtype
-            value = tensor.to(device=device, dtype=kind) if tensor.is_floating_point() else tensor.to(device)
-            module.load_state_dict({name: value}, strict=False, assign=True)
-            seen.add(name)
-    missing = [n for n in wanted if n not in seen and not any(m.startswith(n + " ") for m in misshaped)]
-    problems = [
-        f"{len(names)} {label}: {', '.join(names[:10])}"
-        for label, names in (
-            ("missing", missing),
-            ("unexpected", unexpected),
-            ("of another shape or kind", misshaped),
-        )
-        if names
-    ]
-    if problems:
-        raise BadRequest("model", where, "tensors do not fit the config; " + "; ".join(problems))
+    both = [(name, found[name], wanted[name]) for name in wanted if name in found]
+    problems = (
+        ([name for name in wanted if name not in found], "missing"),
+        ([name for name in found if name not in wanted], "unexpected"),
+        (
+            [f"{n} {list(e.shape)} for {list(w.shape)}" for n, e, w in both if e.shape != w.shape],
+            "of another shape",
+        ),
+        (
+            [f"{n} {e.dtype} for {w.dtype}" for n, e, w in both if not _fits(e.dtype, w.dtype)],
+            "of a wrong dtype",
+        ),
+    )
+    told = [listed(names, label) for names, label in problems if names]
+    if told:
+        raise BadRequest("model", str(where), "tensors do not fit the config; " + "; ".join(told))
+    for name, tensor in tensors(found):
+        kind = torch.float32 if keep_fp32(name) else dtype
+        value = tensor.to(device=device, dtype=kind) if tensor.is_floating_point() else tensor.to(device)
+        module.load_state_dict({name: value}, strict=False, assign=True)
 
 
-def load_network(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype) -> Network:
-    """Both towers, strictly; the time MLP stays in fp32."""
+def _fits(dtype: torch.dtype, wanted: torch.dtype) -> bool:
+    """Whole numbers for whole numbers; floating ones of 16 bits or more, as 8 mean nothing without scales."""
+    if wanted.is_floating_point:
+        return dtype.is_floating_point and dtype.itemsize > 1
+    return not dtype.is_floating_point
+
+
+def load_network(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype | None) -> Network:
+    """Both towers, strictly, or the AR tower of a reasoner; the time MLP stays in fp32.
+
+    `dtype` None keeps what the files hold.
+    """
+    if checkpoint.transformer.get("quantization_config"):
+        raise BadRequest("model", str(checkpoint.folder), "holds FP8 weights; load its branch `main`")
     with torch.device("meta"):
         network = Network(checkpoint.config)
+        if checkpoint.reads_only:
+            network.keep_reader()
     ours = {published_name(n): n for n in network.state_dict()}
-    folder = checkpoint.folder / "transformer"
-    source = ((ours.get(n, n), t) for n, t in tensors(weight_files(folder, TRANSFORMER)))
     assign(
         network,
-        source,
+        renamed(checkpoint.stored, lambda name: ours.get(name, name), checkpoint.folder),
         device=device,
         dtype=dtype,
-        where=str(folder),
+        where=checkpoint.folder,
         keep_fp32=lambda name: name.startswith("time."),
     )
     return network.requires_grad_(False).eval()
 
 
 def load_part(
-    module: Module, folder: Path, stem: str, *, device: torch.device, dtype: torch.dtype, prefix: str = ""
+    module: Module, found: Stored, *, device: torch.device, dtype: torch.dtype | None, where: Path
 ) -> Module:
-    """A codec network built on the meta device, strictly from its own folder; `prefix` is cut off the names
-    on disk."""
-    source = ((n.removeprefix(prefix), t) for n, t in tensors(weight_files(folder, stem)))
-    assign(module, source, device=device, dtype=dtype, where=str(folder))
+    """A network built on the meta device, given its tensors strictly."""
+    assign(module, found, device=device, dtype=dtype, where=where)
     return module.requires_grad_(False).eval()
 
 
-def published_state(network: Network, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The network's tensors under their published names, in the dtype they are written in."""
-    return {
-        published_name(n): t.detach().to("cpu", dtype).contiguous() for n, t in network.state_dict().items()
-    }
+def published_state(network: Network) -> dict[str, Tensor]:
+    """The network's tensors under their published names."""
+    return {published_name(n): t for n, t in network.state_dict().items()}
 
 
-def write_tensors(state: dict[str, Tensor], path: Path) -> None:
-    """One safetensors file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    save_file(state, partial, metadata={"format": "pt"})
-    partial.replace(path)
+def write_towers(
+    folder: Path, towers: Sources, sight: Sources, *, edge: bool = False, limit: int = SHARD_LIMIT
+) -> None:
+    """`transformer/`, `vision_encoder/`, and the index over both by which a reasoner is loaded from them.
 
-
-def write_json(value: object, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, indent=2) + "\n")
-    partial.replace(path)
+    Edge's index leaves out what only drawing needs, but for the norm of the keys that are shown.
+    """
+    files = write_shards(towers, folder / "transformer", TRANSFORMER, limit)
+    named = {n: f"transformer/{f}" for n, f in files.items() if not (edge and is_drawing(n)) or SHOWN in n}
+    if sight:
+        files = write_shards(sight, folder / "vision_encoder", "model", limit)
+        named |= {n: f"vision_encoder/{f}" for n, f in files.items()}
+    write_json(index_of(named, {**towers, **sight}), folder / "model.safetensors.index.json")

@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
-import torch
 
+from armillary.adapters import AdapterSource, apply_all
+from armillary.adapters import merge as fold_in
 from armillary.answers import Answer
 from armillary.decode import Sampling
 from armillary.errors import BadRequest, nearest
+from armillary.locate import JSON_FILES, find_device, find_dtype, locate
 from armillary.media import Clip
 from armillary.media.decode import PictureSource
 from armillary.requests import Facts, InverseDynamicsRequest, Numbers, PolicyRequest, ReasonRequest, Receipt
 from armillary.robots import Actions, Robot
+from armillary.shards import SHARD_LIMIT
 from armillary.tasks import act
 from armillary.tasks.denoise import OnStep, SamplingOptions
 from armillary.tasks.generate import Made
@@ -29,12 +32,7 @@ from armillary.tasks.parts import Parts, load_parts
 from armillary.tasks.ready import ClipSource, acting, describing, drawing, forward, question, read_facts
 from armillary.tasks.reason import Delta
 from armillary.tasks.reason import stream as answer_stream
-
-POCKET = Path(__file__).parent / "pocket" / "checkpoint"
-PARTS = ("transformer", "vision_encoder", "vae", "sound_tokenizer", "text_tokenizer", "scheduler")
-JSON_FILES = ["*.json", "*.jinja", *(f"{part}/*.json" for part in PARTS), "text_tokenizer/*"]
-ALL_FILES = [*JSON_FILES, *(f"{part}/*.safetensors" for part in PARTS)]
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+from armillary.tasks.save import save_parts
 
 ActionSource = Actions | str | os.PathLike[str] | Sequence[Sequence[float]] | np.ndarray[Any, Any]
 
@@ -82,73 +80,54 @@ class GenerateOptions(DrawOptions, total=False):
 # -- finding a checkpoint --------------------------------------------------------------------------------
 
 
-def load(source: str | os.PathLike[str] = "pocket", *, device: str = "auto", dtype: str = "auto") -> "World":
+def load(
+    source: str | os.PathLike[str] = "pocket",
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    adapters: Sequence[AdapterSource] = (),
+    merge: bool = False,
+) -> "World":
     """A checkpoint in memory, ready to be asked.
 
-    source: "pocket" (shipped with the package), a folder in the published layout, or a name on the Hugging
+    source: "pocket" (shipped with the package), a folder in a published layout, or a name on the Hugging
     Face hub such as "nvidia/Cosmos3-Nano", of which only the parts that are needed are downloaded. device:
-    "auto" is the GPU if there is one. dtype: "auto" is bfloat16 on a GPU and float32 on a CPU.
+    "auto" is the GPU if there is one. dtype: "auto" is bfloat16 on a GPU and float32 on a CPU. adapters: LoRA
+    files, or pairs of a file and how strongly it counts; `merge` folds them into the weights.
     Raises BadRequest for a source that cannot be found and for weights that do not fit their configs.
     """
-    where = _device(device)
-    kind = _dtype(dtype, where)
+    where = find_device(device)
+    kind = find_dtype(dtype, where)
     name, folder = locate(source)
     with describing(folder):
-        return World(load_parts(folder, device=where, dtype=kind), read_facts(name, folder))
+        facts = read_facts(name, folder)
+        parts = load_parts(folder, device=where, dtype=kind)
+    apply_all(parts.network, adapters)
+    if merge:
+        fold_in(parts.network)
+    return World(parts, facts)
 
 
-def locate(source: str | os.PathLike[str], *, files: Sequence[str] = ALL_FILES) -> tuple[str, Path]:
-    """The name of a checkpoint and its folder; from the hub only `files` (patterns). Raises BadRequest."""
-    if not isinstance(source, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - a person's
-        raise BadRequest("model", source, "must be pocket, a folder, or a hub name, as text or a path")
-    name, folder = os.fspath(source), POCKET if source == "pocket" else Path(source)
-    if os.path.isfile(folder / "model_index.json"):  # noqa: PTH113 - False for names no disk can hold
-        return name, folder
-    if os.path.exists(folder):  # noqa: PTH110
-        raise BadRequest("model", name, "this folder is no checkpoint: it has no model_index.json")
-    if source == "pocket":
-        raise BadRequest(
-            "model", name, "not in this installation; `armillary train recipes/pocket.toml` makes it"
-        )
-    owner, _, repository = name.partition("/")
-    if isinstance(source, str) and owner.strip(".~") and repository and "/" not in repository:
-        return name, _download(name, files)
-    raise BadRequest("model", name, "neither pocket, nor a folder, nor a hub name like nvidia/Cosmos3-Nano")
+def convert(
+    source: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    dtype: str | None = None,
+    adapters: Sequence[AdapterSource] = (),
+    shard_bytes: int = SHARD_LIMIT,
+) -> None:
+    """Write a checkpoint of any layout in the published one, adapters folded in; arguments as for `load`.
 
-
-def _download(name: str, files: Sequence[str]) -> Path:
-    from huggingface_hub import errors, snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(files)))
-    except errors.GatedRepoError:
-        reason = "its owner asks you to accept terms first: do so on its page, then run `hf auth login`"
-    except errors.RepositoryNotFoundError:
-        reason = "the hub has no such repository, or hides it: check the name, or run `hf auth login`"
-    except errors.LocalEntryNotFoundError:
-        reason = "the hub cannot be reached and no download is kept here; pocket needs no network"
-    except (errors.HFValidationError, OSError) as error:
-        reason = f"it cannot be downloaded: {error}"
-    raise BadRequest("model", name, reason)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise BadRequest("device", name, f"not usable here ({str(error).splitlines()[0]}); try cpu") from None
-    return device
-
-
-def _dtype(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    if name not in DTYPES:
-        raise BadRequest("dtype", name, f"nearest are {' or '.join(nearest(name, ('auto', *DTYPES)))}")
-    return DTYPES[name]
+    `dtype` None keeps that of each tensor, bit by bit. Raises BadRequest if `folder` is there already; what
+    is broken off leaves nothing there.
+    """
+    device = find_device("cpu")
+    kind = None if dtype is None else find_dtype(dtype, device)
+    found = locate(source)[1]
+    with describing(found):
+        parts = load_parts(found, device=device, dtype=None)
+    apply_all(parts.network, adapters)
+    save_parts(parts, Path(folder), dtype=kind, limit=shard_bytes)
 
 
 # -- checking without weights ----------------------------------------------------------------------------
@@ -206,6 +185,20 @@ class World:
     def __repr__(self) -> str:
         weight = next(self.parts.network.parameters())
         return f"World({self.facts.model}, {str(weight.dtype).removeprefix('torch.')} on {weight.device})"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know about this checkpoint, such as a head that it lacks."""
+        return tuple(self.parts.checkpoint.notes)
+
+    def save(self, folder: str | os.PathLike[str], *, dtype: str | None = None) -> None:
+        """Write this world in the published layout, with the adapters that it uses folded in.
+
+        dtype: None is that of each tensor in the checkpoint it came from. Values that were rounded when they
+        were loaded stay so; `convert` copies without rounding. Raises BadRequest if `folder` is there.
+        """
+        kind = None if dtype is None else find_dtype(dtype, self.parts.device)
+        save_parts(self.parts, Path(folder), dtype=kind)
 
     @overload
     def reason(

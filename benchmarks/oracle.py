@@ -6,10 +6,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from armillary.locate import POCKET
 from armillary.sequence import Sample
 from armillary.tasks.segments import Latents
 from armillary.weights import Traits
-from armillary.world import POCKET
 
 
 def diffusers_velocity(sample: Sample, latents: Latents, traits: Traits) -> Callable[[Tensor], list[Tensor]]:

@@ -6,10 +6,11 @@ import torch
 
 from armillary.codecs.audio_vae import AudioVAE, AudioVAEConfig
 from armillary.codecs.wan_vae import WanVAE
+from armillary.shards import sources, write_file, write_json
 from armillary.train.audio import pocket_audio_config
 from armillary.train.layout import Pocket, build_tokenizer, write_checkpoint
 from armillary.train.video import pocket_video_config
-from armillary.weights import TRANSFORMER, write_json, write_tensors
+from armillary.weights import TRANSFORMER
 
 WORDS = [
     "Where is the red disc?",
@@ -25,5 +26,5 @@ def random_pocket(folder: Path, seed: int = 0) -> Path:
     audio = AudioVAE(AudioVAEConfig.from_dict(pocket_audio_config()))
     for name, network in (("vae", video), ("sound_tokenizer", audio)):
         write_json(network.config.to_dict(), folder / name / "config.json")
-        write_tensors(network.state_dict(), folder / name / f"{TRANSFORMER}.safetensors")
+        write_file(sources(network.state_dict()), folder / name / f"{TRANSFORMER}.safetensors")
     return folder

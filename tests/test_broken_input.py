@@ -17,10 +17,11 @@ from armillary import terminal
 from armillary.errors import BadRequest, Cancelled
 from armillary.media import Clip, read_clip, read_picture
 from armillary.requests import GenerateRequest, ReasonRequest, ask
+from armillary.shards import Entry, read_json
 from armillary.sim import TabletopEnv, episode, replay, write_jsonl, write_lerobot
 from armillary.tasks.frames import check_frames, cover
 from armillary.tasks.ready import question, read_facts
-from armillary.weights import assign, read_json
+from armillary.weights import assign
 from armillary.world import load, validate
 from tests.random_pocket import random_pocket
 from tests.test_requests import FACTS
@@ -149,9 +150,9 @@ def test_a_config_of_wrong_types_is_one_sentence(folder: Path, file: str, conten
 def test_whole_numbers_in_place_of_weights_are_named() -> None:
     with torch.device("meta"):
         module = torch.nn.Linear(2, 2, bias=False)
-    source = [("weight", torch.zeros(2, 2, dtype=torch.int32))]
+    found = {"weight": Entry(Path("none"), "weight", torch.int32, (2, 2))}
     with pytest.raises(BadRequest, match=r"weight torch\.int32 for torch\.float32"):
-        assign(module, source, device=torch.device("cpu"), dtype=torch.float32, where="here")
+        assign(module, found, device=torch.device("cpu"), dtype=torch.float32, where=Path("here"))
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ ROUNDED = {**RECEIPT, "rounded": {"frames": {"asked": 6, "made": 9}}}
 class FakeWorld:
     """Answers at once, and remembers what it was asked."""
 
+    notes = ("it has no sound head",)
+
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.fails: BaseException | None = None
@@ -366,3 +368,17 @@ def test_options_are_those_of_the_request() -> None:
     only_library = {"messages", "repetition_penalty", "presence_penalty"}
     reason = {plural.get(name, name) for name in names["reason"] - {"help"}}
     assert reason == set(ReasonRequest.model_fields) - only_library
+
+
+def test_convert_writes_with_adapters_by_weight(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(armillary.world, "convert", lambda *args, **options: asked.update(options, args=args))
+    merge = ("--merge", "a.safetensors=0.5", "--merge", "b")
+    assert run("convert", "pocket", "made", "--dtype", "float16", *merge) == 0
+    adapters = [("a.safetensors", 0.5), ("b", 1.0)]
+    assert asked == {"args": ("pocket", Path("made")), "dtype": "float16", "adapters": adapters}
+    assert capsys.readouterr().out == "made\n"
+    assert run("convert", "pocket", "made", "--merge", "a=strong") == 2
+    assert "a weight is a number" in capsys.readouterr().err

@@ -20,13 +20,13 @@ ALL_FILES = [
 
 # A part of the package may import itself and parts of earlier layers, but no other part of its own layer.
 LAYERS = (
-    ("errors",),
-    ("requests",),
+    ("errors", "names"),
+    ("requests", "shards"),
     ("media", "sequence"),
     ("answers", "attention", "robots", "sim"),
     ("model",),
     ("weights",),
-    ("adapters", "codecs", "flow"),
+    ("adapters", "codecs", "flow", "locate"),
     ("decode",),
     ("memory", "prompts"),
     ("tasks",),
@@ -35,6 +35,7 @@ LAYERS = (
     ("eval",),
     ("serve",),
     ("terminal",),
+    ("cli_convert",),
     ("cli",),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

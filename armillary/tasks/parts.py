@@ -1,5 +1,6 @@
 """Everything a task needs of one loaded checkpoint."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +16,12 @@ from armillary.codecs.text import TextCodec
 from armillary.codecs.wan_vae import WanVAE, WanVAEConfig
 from armillary.errors import BadRequest
 from armillary.model import Network
-from armillary.weights import (
-    TRANSFORMER,
-    Checkpoint,
-    assign,
-    load_network,
-    load_part,
-    read_json,
-    tensors,
-    weight_files,
-)
+from armillary.names import canonical, is_sight
+from armillary.shards import Stored, read_json, renamed, stored
+from armillary.weights import TRANSFORMER, Checkpoint, load_network, load_part
 
 Part = Literal["sight", "video", "audio"]
+NESTED = re.compile(r"^visual\.(?:\w+\.)?(?=visual\.|projector\.)")  # the framework nests Edge's deeper
 EVERY_PART: tuple[Part, ...] = ("sight", "video", "audio")
 
 
@@ -59,20 +54,22 @@ class Parts:
 
 
 def load_parts(
-    folder: Path, *, device: torch.device, dtype: torch.dtype, want: Collection[Part] = EVERY_PART
+    folder: Path, *, device: torch.device, dtype: torch.dtype | None, want: Collection[Part] = EVERY_PART
 ) -> Parts:
-    """Load a checkpoint in the published layout: both towers and the text codec, of the rest what is wanted.
+    """Load a checkpoint in a published layout: its towers and the text codec, of the rest what is wanted.
 
-    Raises BadRequest for a missing file and for any tensor that does not fit its config.
+    `dtype` None keeps what the files hold. Raises BadRequest for a missing file and for any tensor that does
+    not fit its config.
     """
     checkpoint = Checkpoint(folder)
     require_listed(checkpoint)
+    network = load_network(checkpoint, device=device, dtype=dtype)
     return Parts(
         checkpoint,
         device,
-        dtype,
-        load_network(checkpoint, device=device, dtype=dtype),
-        TextCodec.load(folder / "text_tokenizer"),
+        dtype or network.head.weight.dtype,
+        network,
+        TextCodec.load(checkpoint.text),
         load_sight(checkpoint, device=device, dtype=dtype) if "sight" in want else None,
         load_video(checkpoint, device=device, dtype=dtype) if "video" in want else None,
         load_audio(checkpoint, device=device, dtype=dtype) if "audio" in want else None,
@@ -97,10 +94,9 @@ def require_listed(checkpoint: Checkpoint) -> None:
             raise BadRequest("model", str(folder / name), "this file is missing: the checkpoint is not whole")
 
 
-def load_sight(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype) -> Sight | None:
-    """The vision tower, or None. Edge's tensors are named with the prefix `model.`, the others bare."""
-    folder = checkpoint.folder / "vision_encoder"
-    if not folder.is_dir():
+def load_sight(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype | None) -> Sight | None:
+    """The vision tower, or None."""
+    if not checkpoint.sees:
         return None
     with torch.device("meta"):
         tower = (
@@ -108,48 +104,48 @@ def load_sight(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dty
             if checkpoint.is_edge
             else QwenViT(QwenViTConfig.from_dict(checkpoint.root["vision_config"]))
         )
-    source = ((n.removeprefix("model."), t) for n, t in tensors(_sight_files(checkpoint.folder)))
-    assign(tower, source, device=device, dtype=dtype, where=str(folder))
+    folder = checkpoint.folder
     rules = {"patch_size": tower.config.patch_size, "temporal_patch_size": 1 if checkpoint.is_edge else 2}
     return Sight(
-        tower.requires_grad_(False).eval(),
-        PictureRules.from_dict(rules | _read_if_there(checkpoint.folder / "preprocessor_config.json")),
-        ClipRules.from_dict(rules | _read_if_there(checkpoint.folder / "video_preprocessor_config.json")),
+        load_part(tower, stored_sight(checkpoint), device=device, dtype=dtype, where=folder),
+        PictureRules.from_dict(rules | _read_if_there(folder / "preprocessor_config.json")),
+        ClipRules.from_dict(rules | _read_if_there(folder / "video_preprocessor_config.json")),
     )
 
 
-def _sight_files(folder: Path) -> list[Path]:
-    """The vision tower's files as the root index names them: published folders have no index of their own."""
-    index = _read_if_there(folder / "model.safetensors.index.json")
-    named = sorted({n for n in index.get("weight_map", {}).values() if n.startswith("vision_encoder/")})
-    if named and all((folder / n).is_file() for n in named):
-        return [folder / n for n in named]
-    own = folder / "vision_encoder"
-    return weight_files(own, TRANSFORMER if list(own.glob(f"{TRANSFORMER}.safetensors*")) else "model")
+def stored_sight(checkpoint: Checkpoint) -> Stored:
+    """The vision tower's tensors by our names: Edge's `visual.` and `projector.`, the others' bare ones."""
+    folder = checkpoint.folder if checkpoint.reads_only else checkpoint.folder / "vision_encoder"
+    found = renamed(stored(folder, "model", TRANSFORMER, root=checkpoint.folder), canonical, folder)
+    if checkpoint.reads_only:
+        found = {name: entry for name, entry in found.items() if is_sight(name)}
+    if not checkpoint.is_edge:
+        return renamed(found, lambda name: name.removeprefix("visual."), folder)
+    return renamed(found, lambda name: NESTED.sub("", name), folder)
 
 
 def _read_if_there(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-def load_video(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype) -> WanVAE | None:
+def load_video(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype | None) -> WanVAE | None:
     """The video autoencoder, or None if the checkpoint has none."""
     config = checkpoint.part("vae")
     if config is None:
         return None
     with torch.device("meta"):
         network = WanVAE(WanVAEConfig.from_dict(config))
-    return load_part(network, checkpoint.folder / "vae", TRANSFORMER, device=device, dtype=dtype)
+    folder = checkpoint.folder / "vae"
+    return load_part(network, stored(folder, TRANSFORMER), device=device, dtype=dtype, where=folder)
 
 
-def load_audio(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype) -> AudioVAE | None:
+def load_audio(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype | None) -> AudioVAE | None:
     """The audio autoencoder, or None if the checkpoint has none; some are published without their encoder."""
     config = checkpoint.part("sound_tokenizer")
     if config is None:
         return None
     folder = checkpoint.folder / "sound_tokenizer"
-    files = weight_files(folder, TRANSFORMER)
-    whole = has_encoder(name for name, _ in tensors(files))
+    found = stored(folder, TRANSFORMER)
     with torch.device("meta"):
-        network = AudioVAE(AudioVAEConfig.from_dict(config | {"encoder_enabled": whole}))
-    return load_part(network, folder, TRANSFORMER, device=device, dtype=dtype)
+        network = AudioVAE(AudioVAEConfig.from_dict(config | {"encoder_enabled": has_encoder(found)}))
+    return load_part(network, found, device=device, dtype=dtype, where=folder)

@@ -52,6 +52,7 @@ def read_facts(name: str, folder: Path) -> Facts:
     """What a checkpoint can do, by its json files alone. Raises BadRequest for one missing or damaged."""
     with describing(folder):
         checkpoint = Checkpoint(folder)
+        checkpoint.check_family()
         require_listed(checkpoint)
         traits, config, vae = checkpoint.traits, checkpoint.config, checkpoint.part("vae")
         clip, width = defaults(checkpoint, "video"), traits.action_dim or 0 if traits.action_gen else 0
@@ -59,7 +60,7 @@ def read_facts(name: str, folder: Path) -> Facts:
         return Facts(
             model=name,
             digest=digest(folder),
-            sees=(folder / "vision_encoder").is_dir(),
+            sees=checkpoint.sees,
             draws=vae is not None,
             sounds=traits.sound_gen and checkpoint.part("sound_tokenizer") is not None,
             frames=clip.frames,

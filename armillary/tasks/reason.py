@@ -30,8 +30,8 @@ from armillary.errors import BadRequest, nearest
 from armillary.media import Clip, ClipIn, probe, read_clip, read_picture
 from armillary.media.source import Pixels
 from armillary.sequence import Context, Visual
+from armillary.shards import read_json
 from armillary.tasks.parts import Parts, Sight
-from armillary.weights import read_json
 
 ROLES = ("system", "user", "assistant")
 KEYS = {"text": {"text"}, "image": {"image"}, "video": {"video", "fps", "num_frames"}}

@@ -203,8 +203,8 @@ def add_noise(sample: Sample, sigma: float, generator: torch.Generator) -> tuple
 
 def latent_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of the latents of every clip in the cache, computed once."""
+    from armillary.shards import read_json, write_json
     from armillary.train.cache import statistics
-    from armillary.weights import read_json, write_json
 
     path = folder / "statistics.json"
     if not path.exists():

@@ -13,20 +13,14 @@ from typing import Any, cast
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch import Tensor, nn
+from torch import nn
 
 from armillary.codecs.qwen_vit import QwenViT, QwenViTConfig
 from armillary.codecs.sight import POCKET_CLIPS, POCKET_PICTURES
 from armillary.model import Block, Config, DomainLinear, Network, Port
 from armillary.sequence import Kind
-from armillary.weights import (
-    TRANSFORMER,
-    Traits,
-    published_config,
-    published_state,
-    write_json,
-    write_tensors,
-)
+from armillary.shards import sources, write_json
+from armillary.weights import Traits, published_config, published_state, write_towers
 
 SPECIAL = (
     "<|endoftext|>",
@@ -231,11 +225,11 @@ def write_checkpoint(
     network = pocket.network
     write_tokenizer(tokenizer, folder / "text_tokenizer")
     write_json(published_config(network.config, pocket_traits()), folder / "transformer" / "config.json")
-    transformer = published_state(network, dtype)
-    write_tensors(transformer, folder / "transformer" / f"{TRANSFORMER}.safetensors")
-    sight = {n: t.detach().to(dtype).contiguous() for n, t in pocket.sight.state_dict().items()}
-    write_tensors(sight, folder / "vision_encoder" / "model.safetensors")
-    write_json(_root_index(transformer, sight), folder / "model.safetensors.index.json")
+    write_towers(
+        folder,
+        sources(published_state(network), dtype),
+        sources(pocket.sight.state_dict(), dtype),
+    )
     write_json(_root_config(network.config, tokenizer), folder / "config.json")
     write_json(_scheduler(), folder / "scheduler" / "scheduler_config.json")
     write_json(_model_index(), folder / "model_index.json")
@@ -248,13 +242,6 @@ def write_checkpoint(
         "do_sample": False,
     }
     write_json(generation, folder / "generation_config.json")
-
-
-def _root_index(transformer: dict[str, Tensor], sight: dict[str, Tensor]) -> dict[str, Any]:
-    weights = dict.fromkeys(transformer, f"transformer/{TRANSFORMER}.safetensors")
-    weights |= dict.fromkeys(sight, "vision_encoder/model.safetensors")
-    size = sum(t.numel() * t.element_size() for t in (*transformer.values(), *sight.values()))
-    return {"metadata": {"total_size": size}, "weight_map": dict(sorted(weights.items()))}
 
 
 def _root_config(c: Config, tokenizer: Tokenizer) -> dict[str, Any]:

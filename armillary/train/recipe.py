@@ -21,6 +21,7 @@ from armillary.codecs.audio_vae import AudioVAE, AudioVAEConfig
 from armillary.codecs.text import TextCodec
 from armillary.codecs.wan_vae import WanVAE
 from armillary.errors import BadRequest, nearest
+from armillary.shards import sources, write_file, write_json
 from armillary.sim.scenes import Kind
 from armillary.train import cache
 from armillary.train.audio import AudioJob, judge, pocket_audio_config
@@ -30,7 +31,7 @@ from armillary.train.layout import Pocket, build_tokenizer, load_tokenizer, writ
 from armillary.train.loop import Job, Schedule, read_state, train
 from armillary.train.reasoner import ReasonerJob
 from armillary.train.video import VideoJob, pocket_video_config
-from armillary.weights import TRANSFORMER, write_json, write_tensors
+from armillary.weights import TRANSFORMER
 
 Tell = Callable[[str], None]
 
@@ -223,7 +224,7 @@ def video_stage(run: Run, stage: VideoStage) -> None:
         stills=stage.stills, clips=stage.clips, still_share=stage.still_share, seed=run.recipe.seed
     )
     model = run.train(job, stage, "video")
-    write_tensors(model.state_dict(), run.folder / "video" / f"{TRANSFORMER}.safetensors")
+    write_file(sources(model.state_dict()), run.folder / "video" / f"{TRANSFORMER}.safetensors")
 
 
 def audio_stage(run: Run, stage: AudioStage) -> None:
@@ -282,8 +283,7 @@ def _average(folder: Path) -> dict[str, torch.Tensor]:
 
 def _write_codec(model: nn.Module, config: dict[str, Any], folder: Path) -> None:
     write_json(config, folder / "config.json")
-    state = {n: t.half().contiguous() for n, t in model.state_dict().items()}
-    write_tensors(state, folder / f"{TRANSFORMER}.safetensors")
+    write_file(sources(model.state_dict(), torch.float16), folder / f"{TRANSFORMER}.safetensors")
 
 
 def publish(checkpoint: Path, target: Path) -> None:

@@ -13,12 +13,13 @@ from armillary.codecs.wan_vae import WanVAE
 from armillary.errors import BadRequest, Cancelled
 from armillary.flow import native_grid
 from armillary.requests import Canvas
+from armillary.shards import write_json
 from armillary.tasks.defaults import defaults
 from armillary.tasks.denoise import SamplingOptions, choose_grid
 from armillary.tasks.frames import Placement, cover
 from armillary.tasks.generate import Given, Made, generate
 from armillary.tasks.parts import Parts, load_parts
-from armillary.weights import Checkpoint, write_json
+from armillary.weights import Checkpoint
 from tests.random_pocket import random_pocket
 
 CLIP, PICTURE = Canvas(5, 8.0, 16, 16), Canvas(1, 8.0, 16, 16)

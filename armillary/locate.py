@@ -1,0 +1,76 @@
+"""Where a checkpoint lies, and what it is computed on: names that people give, made plain."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from armillary.errors import BadRequest, nearest
+from armillary.weights import is_reasoner
+
+POCKET = Path(__file__).parent / "pocket" / "checkpoint"
+PARTS = ("transformer", "vision_encoder", "vae", "sound_tokenizer", "text_tokenizer", "scheduler")
+JSON_FILES = ["*.json", "*.jinja", *(f"{part}/*.json" for part in PARTS), "text_tokenizer/*"]
+ALL_FILES = [
+    *JSON_FILES,
+    *("model.safetensors", "model-*.safetensors", "*.txt"),  # of a reasoner alone
+    *(f"{part}/*.safetensors" for part in PARTS),
+]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def locate(source: str | os.PathLike[str], *, files: Sequence[str] = ALL_FILES) -> tuple[str, Path]:
+    """The name of a checkpoint and its folder; from the hub only `files` (patterns). Raises BadRequest."""
+    if not isinstance(source, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - a person's
+        raise BadRequest("model", source, "must be pocket, a folder, or a hub name, as text or a path")
+    name, folder = os.fspath(source), POCKET if source == "pocket" else Path(source)
+    if os.path.exists(folder):  # noqa: PTH110 - False for names no disk can hold
+        if (folder / "model_index.json").is_file() or is_reasoner(folder):
+            return name, folder
+        raise BadRequest("model", name, "this folder is no checkpoint: it has no model_index.json")
+    if source == "pocket":
+        raise BadRequest(
+            "model", name, "not in this installation; `armillary train recipes/pocket.toml` makes it"
+        )
+    owner, _, repository = name.partition("/")
+    if isinstance(source, str) and owner.strip(".~") and repository and "/" not in repository:
+        return name, _download(name, files)
+    raise BadRequest("model", name, "neither pocket, nor a folder, nor a hub name like nvidia/Cosmos3-Nano")
+
+
+def _download(name: str, files: Sequence[str]) -> Path:
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(files)))
+    except errors.GatedRepoError:
+        reason = "its owner asks you to accept terms first: do so on its page, then run `hf auth login`"
+    except errors.RepositoryNotFoundError:
+        reason = "the hub has no such repository, or hides it: check the name, or run `hf auth login`"
+    except errors.LocalEntryNotFoundError:
+        reason = "the hub cannot be reached and no download is kept here; pocket needs no network"
+    except (errors.HFValidationError, OSError) as error:
+        reason = f"it cannot be downloaded: {error}"
+    raise BadRequest("model", name, reason)
+
+
+def find_device(name: str) -> torch.device:
+    """ "auto" is the GPU if there is one. Raises BadRequest for a device that is not usable here."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise BadRequest("device", name, f"not usable here ({str(error).splitlines()[0]}); try cpu") from None
+    return device
+
+
+def find_dtype(name: str, device: torch.device) -> torch.dtype:
+    """ "auto" is bfloat16 on a GPU and float32 on a CPU. Raises BadRequest for other names than DTYPES'."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if name not in DTYPES:
+        raise BadRequest("dtype", name, f"nearest are {' or '.join(nearest(name, ('auto', *DTYPES)))}")
+    return DTYPES[name]

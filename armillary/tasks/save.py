@@ -1,0 +1,141 @@
+"""A checkpoint written back in the published layout: whole, or not there at all."""
+
+import secrets
+import shutil
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from armillary.adapters import adapted
+from armillary.errors import BadRequest
+from armillary.model import Network
+from armillary.names import published_name
+from armillary.shards import (
+    SHARD_LIMIT,
+    Source,
+    Sources,
+    Stored,
+    read_tensor,
+    stored,
+    write_json,
+    write_shards,
+)
+from armillary.tasks.parts import Parts, stored_sight
+from armillary.weights import PIPELINE, TRANSFORMER, Checkpoint, write_towers
+
+FOLDERS = ("transformer", "vision_encoder", "vae", "sound_tokenizer", "text_tokenizer", "scheduler", "assets")
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json", ".partial")
+DOCUMENTS = (".json", ".jinja", ".txt", ".model", ".md")
+
+
+def save_parts(
+    parts: Parts, folder: Path, *, dtype: torch.dtype | None = None, limit: int = SHARD_LIMIT
+) -> None:
+    """Write everything of `parts`, adapters folded in, and of the checkpoint what was not loaded.
+
+    dtype: that of every floating number, or None for what each tensor had on disk; memory is cast to it.
+    limit: bytes of tensors in a file. Raises BadRequest if the folder is there already.
+    """
+    checkpoint = parts.checkpoint
+    with _whole(folder) as fresh:
+        _copy_documents(checkpoint.folder, fresh)
+        towers = _towers(parts.network, checkpoint.stored, dtype)
+        tower = parts.sight.tower if parts.sight else None
+        sight = _sources(tower, stored_sight(checkpoint), dtype) if checkpoint.sees else {}
+        if checkpoint.is_edge:
+            sight = {f"model.{name}": source for name, source in sight.items()}
+        if checkpoint.reads_only:
+            write_shards({**towers, **sight}, fresh, "model", limit)
+        else:
+            write_towers(fresh, towers, sight, edge=checkpoint.is_edge, limit=limit)
+        for name, codec in (("vae", parts.video), ("sound_tokenizer", parts.audio)):
+            if checkpoint.part(name) is not None:
+                state = _sources(codec, stored(checkpoint.folder / name, TRANSFORMER), dtype)
+                write_shards(state, fresh / name, TRANSFORMER, limit)
+        _write_configs(checkpoint, fresh, dtype)
+
+
+@contextmanager
+def _whole(folder: Path) -> Generator[Path]:
+    """A hidden folder beside the final one, renamed to it at the end; a failure removes it."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadRequest("folder", str(folder), "is there already; name another, or remove it first")
+    if not folder.absolute().parent.is_dir():
+        raise BadRequest("folder", str(folder), f"there is no folder {str(folder.parent)!r}")
+    fresh = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
+    try:
+        fresh.mkdir()
+        yield fresh
+        fresh.rename(folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _copy_documents(source: Path, target: Path) -> None:
+    """Configurations, tokenizers, templates: all but weights, their indexes, and what marks a checkpoint."""
+    files = [f for f in source.iterdir() if f.is_file() and (f.suffix in DOCUMENTS or f.name == "LICENSE")]
+    files += [f for part in FOLDERS for f in (source / part).rglob("*") if f.is_file()]
+    for file in files:
+        place = target / file.relative_to(source)
+        marks = file.parent == source and file.name in ("model_index.json", "config.json")
+        if not marks and not file.name.endswith(WEIGHTS):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, place)
+
+
+def _towers(network: Network, found: Stored, dtype: torch.dtype | None) -> Sources:
+    """The towers under their published names; a layer with adapters is merged when its turn comes."""
+    state = {published_name(name): tensor for name, tensor in network.state_dict().items()}
+    merged = {published_name(f"{name}.weight"): layer.merged for name, layer in adapted(network)}
+    kinds = _dtypes(found, dtype)
+    return {
+        name: Source(tuple(t.shape), kinds[name], merged.get(name, partial(_itself, t)))
+        for name, t in state.items()
+    }
+
+
+def _sources(network: nn.Module | None, found: Stored, dtype: torch.dtype | None) -> Sources:
+    """A part's tensors: from memory if it is loaded, else from its files."""
+    kinds = _dtypes(found, dtype)
+    if network is None:
+        return {n: Source(e.shape, kinds[n], partial(read_tensor, e)) for n, e in found.items()}
+    return {n: Source.of(tensor, kinds[n]) for n, tensor in network.state_dict().items()}
+
+
+def _dtypes(found: Stored, dtype: torch.dtype | None) -> dict[str, torch.dtype]:
+    return {n: dtype if dtype and e.dtype.is_floating_point else e.dtype for n, e in found.items()}
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _write_configs(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype | None) -> None:
+    """The configurations that name dtypes and heads; at the very end those that make it a checkpoint."""
+    if not checkpoint.reads_only:
+        write_json(_retyped(checkpoint.settings, dtype), folder / "transformer" / "config.json")
+    if checkpoint.root:
+        write_json(_retyped(checkpoint.root, dtype), folder / "config.json")
+    if not checkpoint.reads_only:
+        kept = {key: value for key, value in checkpoint.index.items() if key != "vision_encoder"}
+        write_json({**kept, "_class_name": PIPELINE}, folder / "model_index.json")
+
+
+def _retyped(config: Mapping[str, Any], dtype: torch.dtype | None) -> dict[str, Any]:
+    """A configuration in which every dtype that is named is the one that is written."""
+    if dtype is None:
+        return dict(config)
+    name = str(dtype).removeprefix("torch.")
+    return {
+        key: name
+        if key in ("dtype", "torch_dtype") and isinstance(value, str)
+        else _retyped(value, dtype)
+        if isinstance(value, dict)
+        else value
+        for key, value in config.items()
+    }
