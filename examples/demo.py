@@ -79,7 +79,7 @@ def imagine(world: "World") -> Clip:
     """A clip with sound from words alone."""
     with stage(f'1  Imagine: "{PROMPT}"'):
         with progress("drawing picture and sound") as on_step:
-            # one seed in four draws a clip in which nothing is heard; this is not one of them
+            # some seeds draw a clip in which nothing is heard; this is not one of them
             clip = world.generate(PROMPT, sound=True, seed=6, on_step=on_step)
         clip.save(OUT / "clip.mp4")
         clip.sheet(columns=5).save(OUT / "clip.png")
