@@ -45,7 +45,6 @@ EXTRAS = {
     "pymunk": {"sim"},
     "gymnasium": {"sim"},
     "pyarrow": {"sim", "train"},
-    "tensorboard": {"train"},
 }
 NEVER = {"diffusers", "transformers", "peft", "torchvision"}
 

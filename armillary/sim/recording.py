@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from armillary.sim.audio import SAMPLE_RATE, soundtrack
 from armillary.sim.drawing import draw
 from armillary.sim.experts import Goal
-from armillary.sim.physics import EXTENTS, FPS, SIZE, Background, Event, Floats, Object, Rollout, Start
+from armillary.sim.physics import EXTENTS, FPS, SIZE, Background, Event, Floats, Object, Start
 
 Kind = Literal["still", "push", "wander", "slide"]
 Box = tuple[float, float, float, float]
@@ -51,10 +51,6 @@ class Recording:
     def moving(self) -> bool:
         """Is this a clip rather than a still?"""
         return len(self.positions) > 1
-
-    @property
-    def rollout(self) -> Rollout:
-        return Rollout(self.positions, self.velocities, self.pusher, self.actions, self.events)
 
     @cached_property
     def frames(self) -> NDArray[np.uint8]:

@@ -5,7 +5,6 @@ of 64 x 64 pixels at
 8 frames a second: one position unit a latent frame, half a unit a sound token, a quarter of one an action.
 """
 
-import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -310,7 +309,3 @@ def _model_index() -> dict[str, Any]:
         "default_use_system_prompt": False,
         "use_native_flow_schedule": True,
     }
-
-
-def load_tokenizer(folder: Path) -> Tokenizer:
-    return Tokenizer.from_str(json.dumps(json.loads((folder / "tokenizer.json").read_text())))

@@ -218,7 +218,7 @@ def take_step(job: Job, state: State, schedule: Schedule, draw: Draw, rate: floa
     """One step: loss, backward, clip, update, average. A loss that is not finite stops the run."""
     for optimizer in state.optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = rate * group.get("scale", 1.0)
+            group["lr"] = rate
         optimizer.zero_grad(set_to_none=True)
     loss, metrics = job.loss(draw, state.step / schedule.steps)
     if not torch.isfinite(loss):
@@ -237,15 +237,3 @@ def take_step(job: Job, state: State, schedule: Schedule, draw: Draw, rate: floa
 
 def trainable(model: nn.Module) -> Iterator[nn.Parameter]:
     return (p for p in model.parameters() if p.requires_grad)
-
-
-def matrices_and_rest(
-    named: Iterator[tuple[str, nn.Parameter]], is_hidden: Callable[[str], bool]
-) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Split trainable parameters into hidden matrices (for Muon) and everything else (for AdamW)."""
-    hidden: list[nn.Parameter] = []
-    rest: list[nn.Parameter] = []
-    for name, parameter in named:
-        if parameter.requires_grad:
-            (hidden if parameter.dim() == 2 and is_hidden(name) else rest).append(parameter)
-    return hidden, rest

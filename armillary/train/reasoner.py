@@ -14,7 +14,7 @@ from random import Random
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from armillary.codecs.qwen_vit import Grid
@@ -35,7 +35,7 @@ from armillary.sequence import Context, Sample, Visual, pack
 from armillary.sim.language import Question
 from armillary.sim.scenes import Episode, Kind, episode
 from armillary.train.layout import Pocket
-from armillary.train.loop import Draw, Metrics, matrices_and_rest
+from armillary.train.loop import Draw, Metrics
 
 LENGTH = 0.8  # an answer of n tokens weighs n^(1 - LENGTH); spec/training 1.7 calls it e
 SEEING = {"shape": 4.0, "where": 2.0, "what": 1.0, "colour": 1.0, "count": 0.5}
@@ -216,24 +216,14 @@ def scores(marks: Sequence[tuple[Question, bool]]) -> dict[str, float]:
     return {kind: sum(r) / len(r) for kind, r in kinds.items()}
 
 
-def optimizers(model: Pocket, rate: float, scales: dict[str, float] | None = None) -> list[Optimizer]:
-    """Muon (Jordan 2024) for the matrices of blocks, AdamW for the rest; `scales` slow parts down by
-    prefix."""
-    scales = scales or {}
-    result: list[Optimizer] = []
-    groups: dict[float, tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]] = {}
-    for name, p in model.named_parameters():
-        scale = next((s for prefix, s in scales.items() if name.startswith(prefix)), 1.0)
-        hidden, rest = groups.setdefault(scale, ([], []))
-        more_hidden, more_rest = matrices_and_rest(
-            iter([(name, p)]), lambda n: ".blocks." in n or n.startswith("blocks.")
-        )
-        hidden += more_hidden
-        rest += more_rest
-    muon = [{"params": h, "scale": s} for s, (h, _) in groups.items() if h]
-    adam = [{"params": r, "scale": s} for s, (_, r) in groups.items() if r]
-    if muon:
-        result.append(Muon(muon, lr=rate, momentum=0.95, weight_decay=0.02, adjust_lr_fn="match_rms_adamw"))
-    if adam:
-        result.append(AdamW(adam, lr=rate, betas=(0.9, 0.97), weight_decay=0.0))
-    return result
+def optimizers(model: Pocket, rate: float) -> list[Optimizer]:
+    """Muon (Jordan 2024) for the matrices of blocks, AdamW for whatever else learns."""
+    hidden: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            (hidden if parameter.dim() == 2 and ".blocks." in name else rest).append(parameter)
+    return [
+        Muon(hidden, lr=rate, momentum=0.95, weight_decay=0.02, adjust_lr_fn="match_rms_adamw"),
+        AdamW(rest, lr=rate, betas=(0.9, 0.97), weight_decay=0.0),
+    ]

@@ -6,7 +6,6 @@ recipes/pocket.toml` makes
 pocket from nothing but this repository.
 """
 
-import shutil
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from tokenizers import Tokenizer
 from torch import nn
 
 from armillary.codecs.audio_vae import AudioVAE, AudioVAEConfig
@@ -27,7 +27,7 @@ from armillary.train import cache
 from armillary.train.audio import AudioJob, judge, pocket_audio_config
 from armillary.train.corpus import sentences
 from armillary.train.generator import GeneratorJob, latent_statistics
-from armillary.train.layout import Pocket, build_tokenizer, load_tokenizer, write_checkpoint, write_tokenizer
+from armillary.train.layout import Pocket, build_tokenizer, write_checkpoint, write_tokenizer
 from armillary.train.loop import Job, Schedule, read_state, train
 from armillary.train.reasoner import ReasonerJob
 from armillary.train.video import VideoJob, pocket_video_config
@@ -264,7 +264,9 @@ def generator_stage(run: Run, stage: GeneratorStage) -> None:
     model.copy_tower()
     job = GeneratorJob(model, run.codec(), run.folder / "cache", size=stage.size)
     model.load_state_dict(run.train(job, stage, "generator").state_dict())
-    write_checkpoint(model, load_tokenizer(run.checkpoint / "text_tokenizer"), run.checkpoint)
+    write_checkpoint(
+        model, Tokenizer.from_file(str(run.checkpoint / "text_tokenizer" / "tokenizer.json")), run.checkpoint
+    )
 
 
 _STAGES: dict[str, Callable[[Run, Any], None]] = {
@@ -284,12 +286,3 @@ def _average(folder: Path) -> dict[str, torch.Tensor]:
 def _write_codec(model: nn.Module, config: dict[str, Any], folder: Path) -> None:
     write_json(config, folder / "config.json")
     write_file(sources(model.state_dict(), torch.float16), folder / f"{TRANSFORMER}.safetensors")
-
-
-def publish(checkpoint: Path, target: Path) -> None:
-    """Replace the checkpoint that the package ships by this one."""
-    fresh = target.with_name(target.name + ".partial")
-    shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(checkpoint, fresh)
-    shutil.rmtree(target, ignore_errors=True)
-    fresh.rename(target)
