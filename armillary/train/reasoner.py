@@ -1,4 +1,4 @@
-"""The reasoner's training: questions about pictures and clips, next-token loss on the answers alone.
+"""The reasoner's training: questions about pictures, clips and captions; loss on the answers alone.
 
 A picture is looked at and read once; each of its questions then goes on from that memory, so that no
 question sees another's answer. Long answers weigh little more than short ones, and shapes are asked more
@@ -9,11 +9,13 @@ Shape letters: A tokens of a context, V visual tokens, E width.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
@@ -41,7 +43,12 @@ LENGTH = 0.8  # an answer of n tokens weighs n^(1 - LENGTH); spec/training 1.7 c
 SEEING = {"shape": 4.0, "where": 2.0, "what": 1.0, "colour": 1.0, "count": 0.5}
 TELLING = {"shape": 2.0, "where": 1.5, "caption": 1.0, "structured caption": 0.15, "events": 0.3, "box": 1.5}
 WATCHING = {"which way": 2.0, "did it hit": 2.0, "will it hit": 2.0, "when": 2.0, "what does it hit": 1.0}
-SEEING_FIRST = 0.7  # share of the run in which most lessons only ask what stands where
+READING = {"shape": 1.0, "where": 2.0, "what": 2.0, "colour": 1.0, "count": 0.5, "structured caption": 2.0}
+READING_MOTION = {"shape": 1.0, "colour": 1.0, "which way": 2.0, "what does it hit": 2.0} | {
+    "structured caption": 3.0
+}
+GREY = 0.35  # share of the lessons on what stands where that show no colours and ask for shapes alone
+SEEING_FIRST = 0.45  # share of the run in which most lessons only ask what stands where
 
 
 @dataclass
@@ -62,15 +69,17 @@ class Speller:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the eye is given of an episode: one picture, or a clip with its slices' times."""
+    """What is given of an episode: one picture or a clip with its slices' times, and words before the
+    question."""
 
-    patches: Patches
-    times: tuple[float, ...] | None
+    patches: Patches | None
+    times: tuple[float, ...] | None = None
+    words: str = ""
 
 
 def show(e: Episode, *, clip: bool) -> Shown:
     if not clip:
-        return Shown(picture_patches(e.picture(0), POCKET_PICTURES), None)
+        return Shown(picture_patches(e.picture(0), POCKET_PICTURES))
     chosen = list(sample_frames(len(e.positions), e.fps, POCKET_CLIPS))
     patches, times = clip_patches(e.frames[chosen], [i / e.fps for i in chosen], POCKET_CLIPS)
     return Shown(patches, tuple(times))
@@ -80,6 +89,9 @@ def opening(shown: Shown, spell: Speller) -> tuple[list[int], list[int | Grid], 
     """Ids of a user turn up to its question, the runs they consist of, and the rows of the placeholders."""
     pad = spell.control("<|image_pad|>" if shown.times is None else "<|video_pad|>")
     ids, runs, rows = [spell.control("<|im_start|>"), *spell("user\n")], list[int | Grid](), list[int]()
+    if shown.patches is None:
+        ids += spell(f"{shown.words}\n")
+        return ids, [len(ids)], rows
     slice_grid = (1, *shown.patches.grid[1:])
     count = tokens(slice_grid, 2)
     start = 0
@@ -89,7 +101,8 @@ def opening(shown: Shown, spell: Speller) -> tuple[list[int], list[int | Grid], 
         rows += range(len(ids), len(ids) + count)
         ids += [pad] * count + [spell.control("<|vision_end|>")]
         start = len(ids) - 1
-    return ids, [*runs, 1], rows
+    ids += spell(f"{shown.words}\n") if shown.words else []
+    return ids, [*runs, len(ids) - start], rows
 
 
 def closing(question: Question, spell: Speller) -> tuple[list[int], int]:
@@ -110,6 +123,14 @@ def choose(
     return rng.choices(usable, weights, k=count)
 
 
+def washed_out(picture_HW3: NDArray[np.uint8], rng: Random) -> NDArray[np.uint8]:
+    """The picture in greys, which one depends on a random mixture of its channels, partly or wholly."""
+    weights = np.array([rng.random() for _ in range(3)]) ** 2
+    grey_HW1 = (picture_HW3 @ (weights / weights.sum()))[..., None]
+    share = rng.choice((1.0, 1.0, rng.random()))
+    return (share * grey_HW1 + (1 - share) * picture_HW3).round().astype(np.uint8)
+
+
 @dataclass(frozen=True)
 class Lesson:
     """Episodes of one shape, and the questions asked of each."""
@@ -120,18 +141,26 @@ class Lesson:
 
 def read_shown(model: Pocket, shown: Sequence[Shown], spell: Speller) -> tuple[list[Past], list[int]]:
     """What the AR tower remembers of each opening, and the position at which each goes on."""
-    grids = [s.patches.grid for s in shown]
-    features_VE, deepstack = model.sight(torch.cat([s.patches.pixels_NP for s in shown]), grids)
-    sizes = [tokens(g, 2) for g in grids]
-    parts = list(zip(features_VE.split(sizes), *(d.split(sizes) for d in deepstack), strict=True))
+    seen = [s.patches for s in shown if s.patches is not None]
+    visuals = iter(look(model, seen) if seen else [])
     samples: list[Sample] = []
-    for s, (features, *deep) in zip(shown, parts, strict=True):
+    for s in shown:
         ids, runs, rows = opening(s, spell)
         positions_3A, delta = reasoner_positions(runs, 2)
-        visual = Visual(torch.tensor(rows), features, tuple(deep))
+        visual = None
+        if s.patches is not None:
+            features, *deep = next(visuals)
+            visual = Visual(torch.tensor(rows), features, tuple(deep))
         samples.append(Sample(Context(torch.tensor(ids), positions_3A, len(ids) + delta, visual)))
     memory = model.network.read(pack(samples)).memory
     return memory, [s.context.end for s in samples]
+
+
+def look(model: Pocket, seen: Sequence[Patches]) -> list[tuple[Tensor, ...]]:
+    """The features [V, E] of each, and after them those of its deepstack levels."""
+    sizes = [tokens(p.grid, 2) for p in seen]
+    features_VE, deepstack = model.sight(torch.cat([p.pixels_NP for p in seen]), [p.grid for p in seen])
+    return list(zip(features_VE.split(sizes), *(d.split(sizes) for d in deepstack), strict=True))
 
 
 def answer_loss(model: Pocket, lesson: Lesson, spell: Speller) -> tuple[Tensor, list[tuple[Question, bool]]]:
@@ -140,7 +169,7 @@ def answer_loss(model: Pocket, lesson: Lesson, spell: Speller) -> tuple[Tensor, 
     memory, ends = read_shown(model, lesson.shown, spell)
     asked = [(i, q, *closing(q, spell)) for i, qs in enumerate(lesson.questions) for q in qs]
     # equal lengths side by side share one attention call
-    asked.sort(key=lambda a: (len(lesson.shown[a[0]].patches.pixels_NP), len(a[2])))
+    asked.sort(key=lambda a: (memory[0].own.lengths[a[0]], len(a[2])))
     samples = [Sample(follow(torch.tensor(ids[:-1]), ends[i])) for i, _, ids, _ in asked]
     past = [m.pick([i for i, *_ in asked]) for m in memory]
     hidden_AE = model.network.read(pack(samples), past).hidden_AE
@@ -185,24 +214,56 @@ class ReasonerJob:
         return optimizers(self.model, rate)
 
     def lesson(self, rng: Random, done: float) -> Lesson:
-        """Stills; with growing share all questions, first frames of slides, and clips."""
-        if rng.random() < (0.75 if done < SEEING_FIRST else 0.25):
-            return self._lesson(("still",), SEEING, self.asked + 2, rng)
-        told = SEEING | TELLING
-        pick = rng.random()
-        if pick < 0.4:
-            return self._lesson(("still",), told, self.asked, rng)
-        if pick < 0.6:
-            return self._lesson(("slide",), told | WATCHING, self.asked, rng)
-        return self._lesson(("slide", "slide", "wander"), told | WATCHING, self.asked, rng, clip=True)
+        """Stills; with growing share all questions, clips, first frames of slides, and captions alone."""
+        if rng.random() < (0.75 if done < SEEING_FIRST else 0.2):
+            if rng.random() < GREY:
+                return self._grey(rng)
+            return self._seen(("still",), SEEING, self.asked + 2, rng)
+        told, pick = SEEING | TELLING, rng.random()
+        if pick < 0.2:
+            return self._seen(("still",), told, self.asked, rng)
+        if pick < 0.3:
+            return self._seen(("slide",), told | WATCHING, self.asked, rng)
+        if pick < 0.7:
+            return self._seen(
+                ("slide", "slide", "wander"), WATCHING | TELLING, self.asked + 2, rng, clip=True
+            )
+        return self._read(rng)
 
-    def _lesson(
+    def _seen(
         self, kinds: Sequence[Kind], odds: Mapping[str, float], asked: int, rng: Random, *, clip: bool = False
     ) -> Lesson:
         count = self.clips if clip else self.pictures
         episodes = [episode(rng.choice(kinds), rng.randrange(1 << 40)) for _ in range(count)]
         questions = [choose(e, asked, rng, clip=clip, odds=odds) for e in episodes]
         return Lesson([show(e, clip=clip) for e in episodes], questions)
+
+    def _grey(self, rng: Random) -> Lesson:
+        """Shapes without colours: a shape must be known in whatever colour, also one it never came in."""
+        shown, questions = list[Shown](), list[list[Question]]()
+        while len(shown) < self.pictures:
+            e = episode("still", rng.randrange(1 << 40))
+            usable = [q for q in e.questions() if q.text.startswith("What shape is the object at")]
+            if usable:
+                picture = washed_out(e.picture(0), rng)
+                shown.append(Shown(picture_patches(picture, POCKET_PICTURES)))
+                questions.append(usable)
+        return Lesson(shown, questions)
+
+    def _read(self, rng: Random) -> Lesson:
+        """Captions, alone or with the first frame: what they say, and the structured caption they become.
+
+        The generator tower sees a prompt only as this tower reads it.
+        """
+        shown, questions = list[Shown](), list[list[Question]]()
+        for _ in range(self.pictures):
+            e = episode(rng.choice(("still", "still", "slide", "wander", "push")), rng.randrange(1 << 40))
+            odds = READING_MOTION if e.moving else READING
+            questions.append(choose(e, self.asked - 1, rng, clip=True, odds=odds))
+            words = e.instruction if e.instruction and rng.random() < 0.3 else e.caption
+            look = rng.random() < 0.25
+            shown.append(replace(show(e, clip=False), words=words) if look else Shown(None, words=words))
+        return Lesson(shown, questions)
 
     def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:
         loss, marks = answer_loss(self.model, self.lesson(draw.python, done), self.spell)
