@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from armillary.answers import Answer
     from armillary.errors import BadRequest, Cancelled
+    from armillary.loading import convert, load, validate
     from armillary.media.clip import Clip
     from armillary.robots import Actions
-    from armillary.world import World, convert, load, validate
+    from armillary.world import World
 
 __version__ = "0.1.0"
 __all__ = [
@@ -34,9 +35,9 @@ _HOMES = {
     "Cancelled": "armillary.errors",
     "Clip": "armillary.media.clip",
     "World": "armillary.world",
-    "convert": "armillary.world",
-    "load": "armillary.world",
-    "validate": "armillary.world",
+    "convert": "armillary.loading",
+    "load": "armillary.loading",
+    "validate": "armillary.loading",
 }
 
 

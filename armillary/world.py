@@ -1,35 +1,31 @@
 """World: one checkpoint in memory, and everything that it can be asked.
 
-`load` finds and reads a checkpoint; `validate` checks a request by its json files alone. A World keeps
-nothing between calls, but its networks work on one request at a time: use one World from one thread.
+It keeps nothing between calls, but its networks work on one request at a time: use one World from one thread.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
-from armillary.adapters import AdapterSource, apply_all
-from armillary.adapters import merge as fold_in
 from armillary.answers import Answer
 from armillary.decode import Sampling
-from armillary.errors import BadRequest, nearest
-from armillary.locate import JSON_FILES, find_device, find_dtype, locate
+from armillary.locate import find_dtype
 from armillary.media import Clip
 from armillary.media.decode import PictureSource
-from armillary.requests import Facts, InverseDynamicsRequest, Numbers, PolicyRequest, ReasonRequest, Receipt
+from armillary.requests import InverseDynamicsRequest, PolicyRequest, ReasonRequest
 from armillary.robots import Actions, Robot
-from armillary.shards import SHARD_LIMIT
+from armillary.settle import Facts, Numbers, Receipt
 from armillary.tasks import act
 from armillary.tasks.denoise import OnStep, SamplingOptions
 from armillary.tasks.generate import Made
 from armillary.tasks.generate import generate as draw_clip
-from armillary.tasks.parts import Parts, load_parts
-from armillary.tasks.ready import ClipSource, acting, describing, drawing, forward, question, read_facts
+from armillary.tasks.parts import Parts
+from armillary.tasks.ready import ClipSource, acting, drawing, forward, question
 from armillary.tasks.reason import Delta
 from armillary.tasks.reason import stream as answer_stream
 from armillary.tasks.save import save_parts
@@ -77,82 +73,6 @@ class GenerateOptions(DrawOptions, total=False):
     sound: bool | None
 
 
-# -- finding a checkpoint --------------------------------------------------------------------------------
-
-
-def load(
-    source: str | os.PathLike[str] = "pocket",
-    *,
-    device: str = "auto",
-    dtype: str = "auto",
-    adapters: Sequence[AdapterSource] = (),
-    merge: bool = False,
-) -> "World":
-    """A checkpoint in memory, ready to be asked.
-
-    source: "pocket" (shipped with the package), a folder in a published layout, or a name on the Hugging
-    Face hub such as "nvidia/Cosmos3-Nano", of which only the parts that are needed are downloaded. device:
-    "auto" is the GPU if there is one. dtype: "auto" is bfloat16 on a GPU and float32 on a CPU. adapters: LoRA
-    files, or pairs of a file and how strongly it counts; `merge` folds them into the weights.
-    Raises BadRequest for a source that cannot be found and for weights that do not fit their configs.
-    """
-    where = find_device(device)
-    kind = find_dtype(dtype, where)
-    name, folder = locate(source)
-    with describing(folder):
-        facts = read_facts(name, folder)
-        parts = load_parts(folder, device=where, dtype=kind)
-    apply_all(parts.network, adapters)
-    if merge:
-        fold_in(parts.network)
-    return World(parts, facts)
-
-
-def convert(
-    source: str | os.PathLike[str],
-    folder: str | os.PathLike[str],
-    *,
-    dtype: str | None = None,
-    adapters: Sequence[AdapterSource] = (),
-    shard_bytes: int = SHARD_LIMIT,
-) -> None:
-    """Write a checkpoint of any layout in the published one, adapters folded in; arguments as for `load`.
-
-    `dtype` None keeps that of each tensor, bit by bit. Raises BadRequest if `folder` is there already; what
-    is broken off leaves nothing there.
-    """
-    device = find_device("cpu")
-    kind = None if dtype is None else find_dtype(dtype, device)
-    found = locate(source)[1]
-    with describing(found):
-        parts = load_parts(found, device=device, dtype=None)
-    apply_all(parts.network, adapters)
-    save_parts(parts, Path(folder), dtype=kind, limit=shard_bytes)
-
-
-# -- checking without weights ----------------------------------------------------------------------------
-
-
-def validate(task: str, source: str | os.PathLike[str] = "pocket", **options: Any) -> Receipt:
-    """What `World.<task>(**options)` would use, fill in and round; reads json files and media, no weights.
-
-    Raises the BadRequest that the call itself would raise for such a request.
-    """
-    checks: dict[str, Callable[[Mapping[str, Any], Facts], Receipt]] = {
-        "reason": lambda given, facts: question(given, facts)[1],
-        "generate": lambda given, facts: drawing(given, facts).receipt,
-        "forward_dynamics": lambda given, facts: forward(given, facts)[0].receipt,
-        "inverse_dynamics": lambda given, facts: acting(InverseDynamicsRequest, given, facts).receipt,
-        "policy": lambda given, facts: acting(PolicyRequest, given, facts).receipt,
-    }
-    if task not in checks:
-        raise BadRequest("task", task, f"nearest are {' or '.join(nearest(task, checks))}")
-    return checks[task](options, read_facts(*locate(source, files=JSON_FILES)))
-
-
-# -- the world -------------------------------------------------------------------------------------------
-
-
 class _Clock:
     """Passes each step on, and takes the time of what lies before and after the last one."""
 
@@ -172,7 +92,7 @@ class _Clock:
 
 
 class World:
-    """One checkpoint in memory. Made by `load`.
+    """One checkpoint in memory. Made by `armillary.load`.
 
     Every method raises BadRequest for a request that cannot be served, before anything is computed.
     `on_step(step, of)` is called after each denoising step, step = 1..of; if it returns False, Cancelled is

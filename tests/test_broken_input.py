@@ -15,6 +15,7 @@ import torch
 
 from armillary import terminal
 from armillary.errors import BadRequest, Cancelled
+from armillary.loading import load, validate
 from armillary.media import Clip, read_clip, read_picture
 from armillary.requests import GenerateRequest, ReasonRequest, ask
 from armillary.shards import Entry, read_json
@@ -22,7 +23,6 @@ from armillary.sim import TabletopEnv, episode, replay, write_jsonl, write_lerob
 from armillary.tasks.frames import check_frames, cover
 from armillary.tasks.ready import question, read_facts
 from armillary.weights import assign
-from armillary.world import load, validate
 from tests.random_pocket import random_pocket
 from tests.test_requests import FACTS
 

@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 import armillary.eval
-import armillary.world
+import armillary.loading
 from armillary import cli
 from armillary.answers import Answer, Box, Usage
 from armillary.errors import BadRequest
@@ -75,9 +75,9 @@ class FakeWorld:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> FakeWorld:
     fake = FakeWorld()
-    monkeypatch.setattr(armillary.world, "load", lambda *_, **__: fake)
+    monkeypatch.setattr(armillary.loading, "load", lambda *_, **__: fake)
     monkeypatch.setattr(
-        armillary.world, "validate", lambda *_, **__: None
+        armillary.loading, "validate", lambda *_, **__: None
     )  # the files it reads are not there
     return fake
 
@@ -243,7 +243,7 @@ def test_a_checkpoint_makes_a_file_and_answers_about_it(folder: str, run: Run, c
 def test_validating_reads_no_weights(
     folder: str, run: Run, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(armillary.world, "load_parts", None)
+    monkeypatch.setattr(armillary.loading, "load_parts", None)
     assert run("validate", "generate", "a disc", "--frames", "10", "--model", folder) == 0
     told = capsys.readouterr().out.splitlines()
     assert "frames: 13  (asked 10)" in told
@@ -276,7 +276,7 @@ def test_command_and_validation_refuse_the_same_before_weights_are_read(
     arguments: list[str],
     told: str,
 ) -> None:
-    monkeypatch.setattr(armillary.world, "load_parts", None)
+    monkeypatch.setattr(armillary.loading, "load_parts", None)
     write_png("now.png", np.zeros((16, 16, 3), np.uint8))
     said: list[str] = []
     for before in ((), ("validate",)):
@@ -374,7 +374,9 @@ def test_convert_writes_with_adapters_by_weight(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     asked: dict[str, Any] = {}
-    monkeypatch.setattr(armillary.world, "convert", lambda *args, **options: asked.update(options, args=args))
+    monkeypatch.setattr(
+        armillary.loading, "convert", lambda *args, **options: asked.update(options, args=args)
+    )
     merge = ("--merge", "a.safetensors=0.5", "--merge", "b")
     assert run("convert", "pocket", "made", "--dtype", "float16", *merge) == 0
     adapters = [("a.safetensors", 0.5), ("b", 1.0)]

@@ -11,19 +11,15 @@ import pytest
 from armillary import __version__
 from armillary.errors import BadRequest
 from armillary.requests import (
-    Facts,
     ForwardDynamicsRequest,
     GenerateRequest,
     InverseDynamicsRequest,
     PolicyRequest,
     ReasonRequest,
     Request,
-    Usual,
     ask,
-    settle_act,
-    settle_generate,
-    settle_reason,
 )
+from armillary.settle import Facts, Usual, settle_act, settle_generate, settle_reason
 
 FACTS = Facts(
     model="small",

@@ -22,6 +22,7 @@ ALL_FILES = [
 LAYERS = (
     ("errors", "names"),
     ("requests", "shards"),
+    ("settle",),
     ("media", "sequence"),
     ("answers", "attention", "robots", "sim"),
     ("model",),
@@ -32,10 +33,10 @@ LAYERS = (
     ("tasks",),
     ("plan", "train"),
     ("world",),
+    ("loading",),
     ("eval",),
     ("serve",),
     ("terminal",),
-    ("cli_convert",),
     ("cli",),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -12,8 +12,9 @@ import torch
 from huggingface_hub import errors
 
 import armillary
-from armillary import world as worlds
 from armillary.errors import BadRequest, Cancelled
+from armillary.loading import load, validate
+from armillary.locate import locate
 from armillary.media import Clip, read_receipt
 from armillary.requests import (
     ForwardDynamicsRequest,
@@ -24,7 +25,8 @@ from armillary.requests import (
     Request,
 )
 from armillary.robots import Actions, robot
-from armillary.world import ActOptions, AnswerOptions, DrawOptions, GenerateOptions, World, load, validate
+from armillary.tasks.ready import read_facts
+from armillary.world import ActOptions, AnswerOptions, DrawOptions, GenerateOptions, World
 from tests.random_pocket import random_pocket
 
 RANDOM = np.random.default_rng(0)
@@ -67,8 +69,8 @@ def test_facts_come_from_the_folders_own_files(world: World, folder: Path) -> No
 
 def test_the_digest_tells_checkpoints_apart(world: World, folder: Path, tmp_path: Path) -> None:
     copy = random_pocket(tmp_path / "copy", seed=1)
-    assert worlds.read_facts("copy", copy).digest != world.facts.digest
-    assert worlds.read_facts("again", folder).digest == world.facts.digest
+    assert read_facts("copy", copy).digest != world.facts.digest
+    assert read_facts("again", folder).digest == world.facts.digest
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_a_hub_name_downloads_only_the_parts_that_are_needed(
         return str(folder)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    assert worlds.locate("nvidia/Cosmos3-Nano") == ("nvidia/Cosmos3-Nano", folder)
+    assert locate("nvidia/Cosmos3-Nano") == ("nvidia/Cosmos3-Nano", folder)
     assert "transformer/*.safetensors" in asked["nvidia/Cosmos3-Nano"]
     assert "*.safetensors" not in asked["nvidia/Cosmos3-Nano"]
     validate("generate", "nvidia/Cosmos3-Nano", prompt="x")

@@ -35,7 +35,7 @@ def evaluate(
     from armillary.eval import report
     from armillary.eval.bench import Bench
     from armillary.eval.suites import choose, run
-    from armillary.world import load
+    from armillary.loading import load
 
     names, count = choose(suites), (QUICK_CASES if quick else CASES) if n is None else n
     if quick and n is not None:

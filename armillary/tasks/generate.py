@@ -19,7 +19,7 @@ from armillary.errors import BadRequest
 from armillary.media import Clip
 from armillary.media.source import Pixels
 from armillary.prompts import SYSTEM_IMAGE, SYSTEM_VIDEO, with_metadata
-from armillary.requests import Canvas
+from armillary.settle import Canvas
 from armillary.tasks.denoise import SamplingOptions, count_tokens, draw, read_prompts, require_use
 from armillary.tasks.frames import check_frames, check_size, cover, decode, encode, finite, require_video
 from armillary.tasks.parts import Parts

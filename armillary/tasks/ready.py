@@ -18,23 +18,25 @@ from armillary.errors import BadRequest
 from armillary.media import Clip, ClipIn, probe, read_clip, read_picture
 from armillary.media.source import FileSource, Pixels
 from armillary.requests import (
-    Canvas,
-    Facts,
     ForwardDynamicsRequest,
     GenerateRequest,
     InverseDynamicsRequest,
-    Numbers,
     PolicyRequest,
     ReasonRequest,
-    Receipt,
-    Usual,
     ask,
-    settle_act,
-    settle_generate,
-    settle_reason,
     shown,
 )
 from armillary.robots import ROBOTS, Actions, Floats, Robot, robot
+from armillary.settle import (
+    Canvas,
+    Facts,
+    Numbers,
+    Receipt,
+    Usual,
+    settle_act,
+    settle_generate,
+    settle_reason,
+)
 from armillary.tasks.defaults import DrawTask, defaults
 from armillary.tasks.denoise import few_steps
 from armillary.tasks.frames import check_frames

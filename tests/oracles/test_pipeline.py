@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from armillary.requests import Canvas
 from armillary.robots import robot
+from armillary.settle import Canvas
 from armillary.tasks.act import forward_dynamics, inverse_dynamics, policy
 from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.frames import TIERS

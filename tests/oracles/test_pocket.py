@@ -10,7 +10,7 @@ import torch
 
 import armillary
 from armillary.decode import Sampling, decode
-from armillary.requests import Canvas
+from armillary.settle import Canvas
 from armillary.sim.scenes import episode
 from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.generate import generate

@@ -12,7 +12,7 @@ import torch
 from armillary.codecs.wan_vae import WanVAE
 from armillary.errors import BadRequest, Cancelled
 from armillary.flow import native_grid
-from armillary.requests import Canvas
+from armillary.settle import Canvas
 from armillary.shards import write_json
 from armillary.tasks.defaults import defaults
 from armillary.tasks.denoise import SamplingOptions, choose_grid

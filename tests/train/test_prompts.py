@@ -9,8 +9,8 @@ import torch
 
 import armillary
 from armillary.media import Clip
-from armillary.requests import Canvas
 from armillary.robots import robot
+from armillary.settle import Canvas
 from armillary.sim.scenes import episode
 from armillary.tasks import act, generate
 from armillary.tasks.denoise import SamplingOptions

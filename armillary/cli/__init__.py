@@ -1,0 +1,14 @@
+"""The command line: each command reads its options, calls one function, and gives out what it returns.
+
+A module here holds commands that belong together; importing it adds them to `app`, in this order.
+"""
+
+from armillary.cli import making, acting, tools  # isort: skip
+from armillary.cli.app import app
+
+__all__ = ["acting", "app", "main", "making", "tools"]
+
+
+def main() -> None:
+    """The entry point `armillary`."""
+    app()

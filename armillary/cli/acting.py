@@ -1,0 +1,127 @@
+"""`forward-dynamics`, `inverse-dynamics` and `policy`: what robots do."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from armillary import terminal
+from armillary.cli.app import app, load_world, only_validates, validate
+from armillary.terminal import guarded, note, progress
+
+
+@app.command()
+@validate.command()
+@guarded
+def forward_dynamics(
+    context: typer.Context,
+    image: terminal.NeededImage,
+    actions: Annotated[Path, typer.Option(help="A JSON file: rows of numbers, one row a frame to come.")],
+    domain: terminal.Domain,
+    output: terminal.ClipOut = None,
+    prompt: terminal.Doing = None,
+    negative: terminal.Negative = None,
+    seed: terminal.Seed = None,
+    steps: terminal.Steps = None,
+    guidance: terminal.Guidance = None,
+    shift: terminal.Shift = None,
+    model: terminal.Model = "pocket",
+    device: terminal.Device = "auto",
+    dtype: terminal.Dtype = "auto",
+    as_json: terminal.Json = False,
+) -> None:
+    """Show what a robot's actions would do.
+
+    \b
+    armillary forward-dynamics --image now.png --actions actions.json --domain tabletop -o out.mp4
+    """
+    options: dict[str, Any] = {"image": image, "actions": actions, "domain": domain, "prompt": prompt}
+    options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
+    where = partial(terminal.clip_path, output, picture=False, sound=False)
+    if only_validates(context, "forward_dynamics", options, where):
+        return
+    path = where()
+    world = load_world(model, device, dtype)
+    with progress("imagining") as on_step:
+        clip = world.forward_dynamics(**options, on_step=on_step)
+    clip.save(path)
+    terminal.tell_written(path, clip.receipt, as_json=as_json)
+
+
+@app.command()
+@validate.command()
+@guarded
+def inverse_dynamics(
+    context: typer.Context,
+    video: Annotated[Path, typer.Option(help="A clip file.")],
+    domain: terminal.Domain,
+    output: terminal.JsonOut = None,
+    prompt: terminal.Doing = None,
+    negative: terminal.Negative = None,
+    seed: terminal.Seed = None,
+    steps: terminal.Steps = None,
+    guidance: terminal.Guidance = None,
+    shift: terminal.Shift = None,
+    model: terminal.Model = "pocket",
+    device: terminal.Device = "auto",
+    dtype: terminal.Dtype = "auto",
+    as_json: terminal.Json = False,
+) -> None:
+    """Tell which actions made a clip.
+
+    \b
+    armillary inverse-dynamics --video clip.mp4 --domain tabletop -o actions.json
+    """
+    options: dict[str, Any] = {"video": video, "domain": domain, "prompt": prompt}
+    options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
+    where = partial(terminal.check_json, output)
+    if only_validates(context, "inverse_dynamics", options, where):
+        return
+    world = load_world(model, device, dtype)
+    with progress("looking") as on_step:
+        actions = world.inverse_dynamics(**options, on_step=on_step)
+    terminal.give_actions(actions, output, as_json=as_json)
+
+
+@app.command()
+@validate.command()
+@guarded
+def policy(
+    context: typer.Context,
+    instruction: Annotated[str, typer.Argument(help="What to do.", show_default=False)],
+    image: terminal.NeededImage,
+    domain: terminal.Domain,
+    output: terminal.JsonOut = None,
+    negative: terminal.Negative = None,
+    clip: Annotated[
+        Path | None, typer.Option(help="Also write what this would look like: .mp4 or .gif.")
+    ] = None,
+    seed: terminal.Seed = None,
+    steps: terminal.Steps = None,
+    guidance: terminal.Guidance = None,
+    shift: terminal.Shift = None,
+    model: terminal.Model = "pocket",
+    device: terminal.Device = "auto",
+    dtype: terminal.Dtype = "auto",
+    as_json: terminal.Json = False,
+) -> None:
+    """Tell a robot what to do now.
+
+    \b
+    armillary policy "push the red disc left" --image now.png --domain tabletop -o actions.json
+    armillary policy "push the red disc left" --image now.png --domain tabletop --clip imagined.mp4
+    """
+    options: dict[str, Any] = {"prompt": instruction, "image": image, "domain": domain}
+    options |= {"decode": clip is not None, "negative": negative, "seed": seed, "steps": steps}
+    options |= {"guidance": guidance, "shift": shift}
+    where = partial(terminal.check_action_files, output, clip)
+    if only_validates(context, "policy", options, where):
+        return
+    world = load_world(model, device, dtype)
+    with progress("deciding") as on_step:
+        actions = world.policy(**options, on_step=on_step)
+    if clip and actions.clip:
+        actions.clip.save(clip)
+        note(f"wrote {clip}")
+    terminal.give_actions(actions, output, as_json=as_json)

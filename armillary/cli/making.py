@@ -1,0 +1,111 @@
+"""`reason` and `generate`: answers, pictures and clips."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from armillary import terminal
+from armillary.cli.app import app, load_world, only_validates, validate
+from armillary.terminal import guarded, note, progress, say, say_json
+
+
+@app.command()
+@validate.command()
+@guarded
+def reason(
+    context: typer.Context,
+    prompt: Annotated[str, typer.Argument(help="The question.", show_default=False)],
+    image: Annotated[list[Path] | None, typer.Option(help="A picture file; may be repeated.")] = None,
+    video: Annotated[list[Path] | None, typer.Option(help="A clip file; may be repeated.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.  [default: 512]")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="0 always takes the likeliest.  [default: 0]")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Choose among this many tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Choose among this share of probability.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Text that ends the answer; may be repeated.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="With a temperature: the same seed, the same answer.")
+    ] = None,
+    model: terminal.Model = "pocket",
+    device: terminal.Device = "auto",
+    dtype: terminal.Dtype = "auto",
+    as_json: terminal.Json = False,
+) -> None:
+    """Answer a question about pictures and clips.
+
+    \b
+    armillary reason "Where is the red disc?" --image table.png
+    armillary reason "What happens, and when?" --video clip.mp4 --json
+    """
+    options: dict[str, Any] = {"prompt": prompt, "images": image or None, "videos": video or None}
+    options |= {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    options |= {"stop": stop or None, "seed": seed}
+    if only_validates(context, "reason", options, lambda: None):
+        return
+    world, answer = load_world(model, device, dtype), None
+    for delta in world.reason(stream=True, **options):
+        if not as_json:
+            say(delta.text, end="")
+        answer = delta.answer or answer
+    if answer is not None and as_json:
+        say_json(terminal.answer_fields(answer))
+    elif answer is not None:
+        say("")
+        if answer.finish_reason == "length":
+            note("the answer was cut at its longest; give a larger --max-tokens")
+
+
+@app.command()
+@validate.command()
+@guarded
+def generate(
+    context: typer.Context,
+    prompt: Annotated[str, typer.Argument(help="What to show.", show_default=False)],
+    output: terminal.ClipOut = None,
+    image: terminal.Image = None,
+    video: Annotated[Path | None, typer.Option(help="A clip file; its end is continued.")] = None,
+    frames: Annotated[
+        int | None,
+        typer.Option(help="1 makes a picture; others become 4n+1, rounded up.  [default: the model's]"),
+    ] = None,
+    fps: Annotated[float | None, typer.Option(help="Frames a second.  [default: the model's]")] = None,
+    size: Annotated[
+        str | None, typer.Option(help="WxH in pixels, such as 64x64.  [default: the model's]")
+    ] = None,
+    sound: Annotated[bool, typer.Option("--sound", help="With sound that fits.")] = False,
+    negative: terminal.Negative = None,
+    seed: terminal.Seed = None,
+    steps: terminal.Steps = None,
+    guidance: terminal.Guidance = None,
+    shift: terminal.Shift = None,
+    model: terminal.Model = "pocket",
+    device: terminal.Device = "auto",
+    dtype: terminal.Dtype = "auto",
+    as_json: terminal.Json = False,
+) -> None:
+    """Make a picture or a clip from words.
+
+    --image gives the first frame; --video gives a clip to continue.
+
+    \b
+    armillary generate "a red disc rolls right and hits the wall" --sound -o out.mp4
+    armillary generate "a green square on the table" --frames 1 -o out.png
+    armillary generate "the disc rolls on" --image first.png --seed 7 -o out.mp4
+    """
+    options: dict[str, Any] = {"prompt": prompt, "negative": negative, "image": image, "video": video}
+    options |= {"frames": frames, "fps": fps, "size": size, "sound": sound or None}
+    options |= {"seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
+    where = partial(terminal.clip_path, output, picture=frames == 1, sound=sound)
+    if only_validates(context, "generate", options, where):
+        return
+    path = where()
+    world = load_world(model, device, dtype)
+    with progress("generating") as on_step:
+        clip = world.generate(**options, on_step=on_step)
+    clip.save(path)
+    terminal.tell_written(path, clip.receipt, as_json=as_json)

@@ -1,0 +1,88 @@
+"""From a name to a World; from a checkpoint to another; and requests checked without weights.
+
+`load` reads a checkpoint, `convert` writes one anew, `validate` checks a request by json files alone.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from armillary.adapters import AdapterSource, apply_all
+from armillary.adapters import merge as fold_in
+from armillary.errors import BadRequest, nearest
+from armillary.locate import JSON_FILES, find_device, find_dtype, locate
+from armillary.requests import InverseDynamicsRequest, PolicyRequest
+from armillary.settle import Facts, Receipt
+from armillary.shards import SHARD_LIMIT
+from armillary.tasks.parts import load_parts
+from armillary.tasks.ready import acting, describing, drawing, forward, question, read_facts
+from armillary.tasks.save import save_parts
+from armillary.world import World
+
+
+def load(
+    source: str | os.PathLike[str] = "pocket",
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    adapters: Sequence[AdapterSource] = (),
+    merge: bool = False,
+) -> World:
+    """A checkpoint in memory, ready to be asked.
+
+    source: "pocket" (shipped with the package), a folder in a published layout, or a name on the Hugging
+    Face hub such as "nvidia/Cosmos3-Nano", of which only the parts that are needed are downloaded. device:
+    "auto" is the GPU if there is one. dtype: "auto" is bfloat16 on a GPU and float32 on a CPU. adapters: LoRA
+    files, or pairs of a file and how strongly it counts; `merge` folds them into the weights.
+    Raises BadRequest for a source that cannot be found and for weights that do not fit their configs.
+    """
+    where = find_device(device)
+    kind = find_dtype(dtype, where)
+    name, folder = locate(source)
+    with describing(folder):
+        facts = read_facts(name, folder)
+        parts = load_parts(folder, device=where, dtype=kind)
+    apply_all(parts.network, adapters)
+    if merge:
+        fold_in(parts.network)
+    return World(parts, facts)
+
+
+def convert(
+    source: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    dtype: str | None = None,
+    adapters: Sequence[AdapterSource] = (),
+    shard_bytes: int = SHARD_LIMIT,
+) -> None:
+    """Write a checkpoint of any layout in the published one, adapters folded in; arguments as for `load`.
+
+    `dtype` None keeps that of each tensor, bit by bit. Raises BadRequest if `folder` is there already; what
+    is broken off leaves nothing there.
+    """
+    device = find_device("cpu")
+    kind = None if dtype is None else find_dtype(dtype, device)
+    found = locate(source)[1]
+    with describing(found):
+        parts = load_parts(found, device=device, dtype=None)
+    apply_all(parts.network, adapters)
+    save_parts(parts, Path(folder), dtype=kind, limit=shard_bytes)
+
+
+def validate(task: str, source: str | os.PathLike[str] = "pocket", **options: Any) -> Receipt:
+    """What `World.<task>(**options)` would use, fill in and round; reads json files and media, no weights.
+
+    Raises the BadRequest that the call itself would raise for such a request.
+    """
+    checks: dict[str, Callable[[Mapping[str, Any], Facts], Receipt]] = {
+        "reason": lambda given, facts: question(given, facts)[1],
+        "generate": lambda given, facts: drawing(given, facts).receipt,
+        "forward_dynamics": lambda given, facts: forward(given, facts)[0].receipt,
+        "inverse_dynamics": lambda given, facts: acting(InverseDynamicsRequest, given, facts).receipt,
+        "policy": lambda given, facts: acting(PolicyRequest, given, facts).receipt,
+    }
+    if task not in checks:
+        raise BadRequest("task", task, f"nearest are {' or '.join(nearest(task, checks))}")
+    return checks[task](options, read_facts(*locate(source, files=JSON_FILES)))

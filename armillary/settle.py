@@ -1,0 +1,221 @@
+"""A request against one checkpoint: what was left open filled in, what cannot be served refused; the receipt.
+
+What comes out is complete: every number is known, and what was filled in or rounded is noted. Reads neither
+media nor weights.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from armillary import __version__
+from armillary.errors import BadRequest, nearest
+from armillary.requests import (
+    DrawRequest,
+    ForwardDynamicsRequest,
+    GenerateRequest,
+    InverseDynamicsRequest,
+    PolicyRequest,
+    ReasonRequest,
+    Request,
+    Task,
+    shown,
+)
+
+MAX_PIXELS = 1_000_000_000  # of a clip, all frames together
+MAX_LATENTS = 65_536  # of one frame: the attention over them grows with their square
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The numbers of a denoising run that a checkpoint sets for a task unless others are asked for."""
+
+    steps: int
+    guidance: float
+    shift: float | None  # None: the checkpoint's own grid, which has no shift
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one checkpoint can do, read from its json files and the table of robots."""
+
+    model: str
+    digest: str
+    sees: bool  # has a vision tower
+    draws: bool  # has a video autoencoder
+    sounds: bool  # has a sound port and an audio autoencoder
+    frames: int  # of a clip, if not asked for
+    fps: float
+    size: tuple[int, int]  # (width, height) in pixels
+    time_factor: int  # pixel frames a latent frame
+    space_factor: int  # pixels a latent, on a side
+    image: Usual
+    video: Usual
+    action: Usual
+    kept: int = 5  # frames of a video that a continuation starts with
+    robots: tuple[str, ...] = ()
+    fixed_steps: bool = False  # a few-step student: its schedule is part of its weights
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A denoising run as it will be made."""
+
+    steps: int
+    guidance: float
+    shift: float | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """A picture (one frame) or clip as it will be made; width and height in pixels."""
+
+    frames: int
+    fps: float
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What was used, what of it was filled in, what was rounded, by which model, at which cost."""
+
+    task: Task
+    model: str
+    digest: str
+    used: Mapping[str, Any]
+    defaulted: tuple[str, ...] = ()
+    rounded: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Any])
+    tokens: Mapping[str, int] = field(default_factory=dict[str, int])
+    seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    version: str = __version__
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON: what is written into files."""
+        return asdict(self) | {"defaulted": list(self.defaulted)}
+
+    def spent(self, tokens: Mapping[str, int], seconds: Mapping[str, float]) -> "Receipt":
+        """The same with its costs."""
+        return replace(self, tokens=dict(tokens), seconds={k: round(v, 3) for k, v in seconds.items()})
+
+
+def settle_reason(request: ReasonRequest, facts: Facts) -> Receipt:
+    """Check a question against a checkpoint. Raises BadRequest."""
+    if (request.prompt is None) == (request.messages is None):
+        raise BadRequest("prompt", request.prompt, "give either a prompt or messages, one of them")
+    for name, media in (("images", request.images), ("videos", request.videos)):
+        if media and request.messages is not None:
+            raise BadRequest(name, shown(media), "with messages, put pictures and clips into them")
+        if media and not facts.sees:
+            raise BadRequest(name, shown(media), f"{facts.model} has no vision tower: it reads text only")
+    used = {"max_tokens": request.max_tokens, "temperature": request.temperature, **request.given}
+    if request.temperature:
+        return _receipt(request, facts, used | {"seed": request.seed or 0})
+    for name in ("seed", "top_k", "top_p"):
+        if name in used:
+            raise BadRequest(name, used[name], "greedy ignores it; give a temperature above 0")
+    return _receipt(request, facts, used)
+
+
+def settle_generate(request: GenerateRequest, facts: Facts) -> tuple[Numbers, Canvas, Receipt]:
+    """Check a picture or clip against a checkpoint and fill in what was left open. Raises BadRequest."""
+    _check_draws(facts)
+    canvas = _canvas(request, facts)
+    numbers = _numbers(request, facts, facts.image if canvas.frames == 1 else facts.video)
+    moving = {"fps": canvas.fps, "sound": request.sound} if canvas.frames > 1 else {}
+    made = {"frames": canvas.frames, **moving, "size": f"{canvas.width}x{canvas.height}"}
+    return numbers, canvas, _receipt(request, facts, request.given | made | asdict(numbers))
+
+
+def settle_act(
+    request: ForwardDynamicsRequest | InverseDynamicsRequest | PolicyRequest, facts: Facts
+) -> tuple[Numbers, Receipt]:
+    """Check a robot's request against a checkpoint and fill in what was left open. Raises BadRequest."""
+    _check_draws(facts)
+    if not facts.robots:
+        raise BadRequest("model", facts.model, "has no action port: it knows no robots")
+    if request.domain not in facts.robots:
+        close, known = " or ".join(nearest(request.domain, facts.robots)), ", ".join(facts.robots)
+        raise BadRequest("domain", request.domain, f"no such robot here; nearest: {close}; all: {known}")
+    numbers = _numbers(request, facts, facts.action)
+    return numbers, _receipt(request, facts, request.given | asdict(numbers))
+
+
+def _check_draws(facts: Facts) -> None:
+    if not facts.draws:
+        raise BadRequest("model", facts.model, "has no video autoencoder: it only reasons")
+
+
+def _canvas(request: GenerateRequest, facts: Facts) -> Canvas:
+    frames = facts.frames if request.frames is None else request.frames
+    if frames == 1:
+        _check_picture(request, facts)
+    if request.image is not None and request.video is not None:
+        raise BadRequest("video", shown(request.video), "a clip starts from image or video, not from both")
+    if request.sound and not facts.sounds:
+        raise BadRequest("sound", True, f"{facts.model} makes no sound; leave it out")
+    width, height = request.size or facts.size
+    _check_size(width, height, facts.space_factor)
+    made = 1 + math.ceil((frames - 1) / facts.time_factor) * facts.time_factor
+    if request.video is not None and made < facts.kept + facts.time_factor:
+        fewest = facts.kept + facts.time_factor
+        raise BadRequest("frames", frames, f"{facts.kept} are kept of the video; give {fewest} or more")
+    if made * width * height > MAX_PIXELS:
+        most = MAX_PIXELS // (width * height)
+        raise BadRequest("frames", frames, f"at {width}x{height} at most {most} frames fit")
+    return Canvas(made, facts.fps if request.fps is None else request.fps, width, height)
+
+
+def _check_picture(request: GenerateRequest, facts: Facts) -> None:
+    """One frame has no rate and no sound, and nothing is left to draw when it is given."""
+    for name in ("image", "video", "fps", "sound"):
+        value = getattr(request, name)
+        if value is not None and value is not False:
+            message = f"not used for a picture (frames=1); give frames={1 + facts.time_factor} or more"
+            raise BadRequest(name, shown(value), message)
+
+
+def _check_size(width: int, height: int, factor: int) -> None:
+    share = MAX_LATENTS * factor**2 / (width * height)
+    if share < 1:
+        largest = "x".join(str(int(side * math.sqrt(share) / factor) * factor) for side in (width, height))
+        raise BadRequest("size", f"{width}x{height}", f"larger than this model can hold; nearest: {largest}")
+    down, up = (
+        "x".join(str(max(factor, rounding(side / factor) * factor)) for side in (width, height))
+        for rounding in (math.floor, math.ceil)
+    )
+    close = down if down == up else f"{down} or {up}"
+    if close != f"{width}x{height}":
+        raise BadRequest("size", f"{width}x{height}", f"sides are multiples of {factor}; nearest: {close}")
+
+
+def _numbers(request: DrawRequest, facts: Facts, usual: Usual) -> Numbers:
+    if facts.fixed_steps:
+        for name in ("steps", "guidance", "shift"):
+            if name in request.given:
+                message = f"{facts.model} was trained for its own {usual.steps} steps; leave it out"
+                raise BadRequest(name, request.given[name], message)
+    guidance = usual.guidance if request.guidance is None else request.guidance
+    if request.negative is not None and guidance == 1:
+        raise BadRequest("negative", request.negative, "guidance 1 ignores it; give more, usually 3 to 7")
+    return Numbers(
+        usual.steps if request.steps is None else request.steps,
+        guidance,
+        usual.shift if request.shift is None else request.shift,
+        request.seed or 0,
+    )
+
+
+def _receipt(request: Request, facts: Facts, used: Mapping[str, Any]) -> Receipt:
+    given = request.given
+    asked, made = given.get("frames"), used.get("frames")
+    return Receipt(
+        request.task,
+        facts.model,
+        facts.digest,
+        used={name: shown(value) for name, value in used.items()},
+        defaulted=tuple(name for name in used if name not in given),
+        rounded={} if asked in (None, made) else {"frames": {"asked": asked, "made": made}},
+    )
