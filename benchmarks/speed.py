@@ -26,8 +26,8 @@ from armillary.prompts import with_metadata
 from armillary.sequence import Context, Sample, pack
 from armillary.sim import episode
 from armillary.tasks.denoise import read_prompts
+from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts
-from armillary.tasks.reason import converse
 from armillary.tasks.segments import Latents
 
 PROMPT = with_metadata("a red disc slides right and hits the wall", frames=9, fps=8.0, height=64, width=64)

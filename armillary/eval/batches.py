@@ -30,8 +30,9 @@ from armillary.sim.physics import FPS, SIZE, Floats
 from armillary.sim.scenes import Episode
 from armillary.tasks.defaults import DrawTask, defaults
 from armillary.tasks.denoise import Contexts, SamplingOptions, choose_grid, read_prompts
+from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts
-from armillary.tasks.reason import converse, stop_tokens
+from armillary.tasks.reason import stop_tokens
 from armillary.tasks.segments import Latents
 
 PACKED: Final = 32  # samples drawn, or answers written, together

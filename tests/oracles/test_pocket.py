@@ -14,8 +14,9 @@ from armillary.settle import Canvas
 from armillary.sim.scenes import episode
 from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.generate import generate
+from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts, load_parts
-from armillary.tasks.reason import converse, stop_tokens
+from armillary.tasks.reason import stop_tokens
 
 POCKET = Path(armillary.__file__).parent / "pocket" / "checkpoint"
 STEPS, SEED = 4, 3

@@ -12,8 +12,8 @@ from torch import Tensor
 from armillary.decode import Sampling, decode
 from armillary.media import Clip
 from armillary.sequence import Sample, pack
+from armillary.tasks.messages import Conversation, converse
 from armillary.tasks.parts import Parts, load_parts
-from armillary.tasks.reason import Conversation, converse
 from tests.oracles.fabricate import edge_like, nano_like, transformers_reasoner
 
 MAKE = {"nano": nano_like, "edge": edge_like}

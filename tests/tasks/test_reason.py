@@ -19,8 +19,9 @@ from armillary.decode import Sampling, Token
 from armillary.errors import BadRequest, Cancelled
 from armillary.media import Clip, ClipIn, write_mp4
 from armillary.model import Config, Network
+from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts, Sight
-from armillary.tasks.reason import Delta, ThinkSplitter, converse, reason, stream
+from armillary.tasks.reason import Delta, ThinkSplitter, reason, stream
 from armillary.weights import Checkpoint
 from tests.oracles.fabricate_text import edge_tokenizer, nano_tokenizer
 

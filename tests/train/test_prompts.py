@@ -14,8 +14,8 @@ from armillary.settle import Canvas
 from armillary.sim.scenes import episode
 from armillary.tasks import act, generate
 from armillary.tasks.denoise import SamplingOptions
+from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts, load_parts
-from armillary.tasks.reason import converse
 from armillary.train import generator
 from armillary.train.cache import Cache
 from armillary.train.generator import FORWARD, IMAGE, POLICY, VIDEOS, Mode, prompt_of

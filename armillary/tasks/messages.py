@@ -1,0 +1,208 @@
+"""Messages in, a context out: the parts of a conversation read, seen by the vision tower, and placed.
+
+Shape letters: A tokens of the context, V visual tokens, N patches, P numbers a patch, E width, H W pixels.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from numbers import Integral, Real
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from armillary.codecs.qwen_vit import Grid
+from armillary.codecs.sight import (
+    DEFAULT_FPS,
+    Patches,
+    clip_patches,
+    picture_patches,
+    reasoner_positions,
+    sample_frames,
+    slice_text,
+    tokens,
+)
+from armillary.codecs.text import PADS, THINK, Message, Slice
+from armillary.errors import BadRequest, nearest
+from armillary.media import Clip, ClipIn, probe, read_clip, read_picture
+from armillary.media.source import Pixels
+from armillary.sequence import Context, Visual
+from armillary.tasks.parts import Parts, Sight
+
+ROLES = ("system", "user", "assistant")
+KEYS = {"text": {"text"}, "image": {"image"}, "video": {"video", "fps", "num_frames"}}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A picture or clip of a conversation, prepared for the tower, and what a person knows of it."""
+
+    patches: Patches
+    slices: tuple[Slice, ...]
+    picture_HW3: Pixels  # the picture, or the clip's first frame, in its own pixels
+    receipt: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages as the AR tower reads them."""
+
+    context: Context
+    seen: tuple[Seen, ...]
+    opens_thinking: bool  # the prompt ends inside a think block
+
+
+def converse(
+    parts: Parts,
+    messages: Sequence[Message],
+    *,
+    flags: Mapping[str, Any] | None = None,
+    add_generation_prompt: bool = True,
+) -> Conversation:
+    """The context of a conversation: ids by the chat template, what the tower saw, the reasoner's positions.
+
+    Raises BadRequest naming the part that cannot be used; nothing is dropped.
+    """
+    seen: list[Seen] = []
+    plain = [_message(parts.sight, m, f"messages[{i}]", seen) for i, m in enumerate(messages)]
+    media = [s.slices for s in seen]
+    ids = parts.text.render(plain, media=media, add_generation_prompt=add_generation_prompt, **(flags or {}))
+    tail = parts.text.decode(ids[-8:], skip_special=False).rstrip()
+    return Conversation(place(parts, ids, seen), tuple(seen), add_generation_prompt and tail.endswith(THINK))
+
+
+def place(parts: Parts, ids: Sequence[int], seen: Sequence[Seen]) -> Context:
+    """Ids whose runs of placeholders stand for what was `seen`, as a context on the model's device."""
+    ids_A = torch.tensor(ids, dtype=torch.int64)
+    if not seen or parts.sight is None:
+        positions_3A, delta = reasoner_positions([len(ids)], 1)
+        return Context(ids_A.to(parts.device), positions_3A.to(parts.device), len(ids) + delta)
+    pads = [parts.text.special(name) for name in PADS.values()]
+    grids = iter((1, *s.patches.grid[1:]) for s in seen for _ in s.slices)
+    runs: list[int | Grid] = []
+    for is_seen, run in groupby(ids, key=lambda i: i in pads):
+        runs.append(next(grids) if is_seen else len(list(run)))
+    positions_3A, delta = reasoner_positions(runs, parts.sight.merge)
+    rows_V = torch.isin(ids_A, torch.tensor(pads)).nonzero()[:, 0]
+    features_VE, deepstack = look(parts.sight, [s.patches for s in seen], parts.device)
+    visual = Visual(rows_V.to(parts.device), features_VE, tuple(deepstack))
+    return Context(ids_A.to(parts.device), positions_3A.to(parts.device), len(ids) + delta, visual)
+
+
+@torch.no_grad()
+def look(
+    sight: Sight, seen: Sequence[Patches], device: torch.device
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Tokens [V, E] of pictures and clips through the vision tower, and its deepstack layers."""
+    pixels_NP = torch.cat([p.pixels_NP for p in seen]).to(device)
+    return sight.tower(pixels_NP, [p.grid for p in seen])
+
+
+def see_picture(sight: Sight, source: Any, *, field: str = "image") -> Seen:
+    """A picture prepared for the vision tower."""
+    picture_HW3 = read_picture(source, field=field)
+    patches = picture_patches(picture_HW3, sight.pictures, field=field)
+    size, count = _size(patches.grid, sight), tokens(patches.grid, sight.merge)
+    return Seen(patches, (Slice(count),), picture_HW3, {"kind": "image", "looked_at": size, "tokens": count})
+
+
+def see_clip(
+    sight: Sight,
+    source: Any,
+    *,
+    fps: float | None = None,
+    num_frames: int | None = None,
+    field: str = "video",
+) -> Seen:
+    """A clip prepared for the vision tower: `num_frames` of it, or `fps` a second, or by the checkpoint."""
+    if fps is not None and num_frames is not None:
+        raise BadRequest(field, {"fps": fps, "num_frames": num_frames}, "give fps or num_frames, not both")
+    if fps is not None and not (_is_number(fps, Real) and 0 < fps <= 1000):
+        raise BadRequest(f"{field}.fps", fps, "frames a second to look at: more than 0, at most 1000")
+    if num_frames is not None and not _is_number(num_frames, Integral):
+        raise BadRequest(f"{field}.num_frames", num_frames, "a whole number of frames to look at")
+    rules = replace(sight.clips, fps=fps) if fps is not None else sight.clips
+
+    def choose(total: int, own_fps: float | None) -> list[int]:
+        return sample_frames(total, own_fps, rules, num_frames, field=field)
+
+    frames_THW3, times_s = _sampled(source, choose, field)
+    patches, slices_s = clip_patches(frames_THW3, times_s, rules, field=field)
+    count = tokens(patches.grid, sight.merge) // len(slices_s)
+    receipt = {"kind": "video", "looked_at": _size(patches.grid, sight), "tokens": count * len(slices_s)}
+    slices = tuple(Slice(count, slice_text(s)) for s in slices_s)
+    return Seen(patches, slices, frames_THW3[0], receipt | {"times_s": [round(t, 3) for t in times_s]})
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _sampled(
+    source: Any, choose: Callable[[int, float | None], list[int]], field: str
+) -> tuple[Pixels, list[float]]:
+    """The chosen frames of a clip and their times; of a file, only these are decoded."""
+    if isinstance(source, ClipIn):
+        chosen = choose(len(source.frames), source.fps)
+        return source.frames[chosen], [float(t) for t in source.times_s[chosen]]
+    if isinstance(source, Clip | np.ndarray):
+        frames, fps = (source.frames, source.fps) if isinstance(source, Clip) else (source, DEFAULT_FPS)
+        if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8:
+            raise BadRequest(field, f"{frames.dtype} {list(frames.shape)}", "frames are uint8 [T, H, W, 3]")
+        chosen = choose(len(frames), fps)
+        return frames[chosen], [i / fps for i in chosen]
+    info = probe(source, field=field)
+    clip = read_clip(source, indices=choose(info.frames, info.fps), field=field)
+    return clip.frames, [float(t) for t in clip.times_s]
+
+
+def _size(grid: Grid, sight: Sight) -> str:
+    patch = sight.pictures.patch_size
+    return f"{grid[2] * patch}x{grid[1] * patch}"
+
+
+def _message(sight: Sight | None, message: Message, field: str, seen: list[Seen]) -> dict[str, Any]:
+    """A message as the template sees it; what its parts show is added to `seen`."""
+    _check_keys(message, {"role", "content"}, field)
+    role, content = message.get("role"), message.get("content")
+    if role not in ROLES:
+        raise BadRequest(f"{field}.role", role, f"one of {', '.join(ROLES)}")
+    if isinstance(content, str):
+        return {"role": role, "content": content}
+    if not isinstance(content, list | tuple) or not content:
+        raise BadRequest(f"{field}.content", content, "text, or a list of text, image and video parts")
+    pieces = cast("Sequence[Any]", content)
+    return {
+        "role": role,
+        "content": [_part(sight, p, f"{field}.content[{i}]", seen) for i, p in enumerate(pieces)],
+    }
+
+
+def _part(sight: Sight | None, part: Any, field: str, seen: list[Seen]) -> dict[str, str]:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(kind, str) or kind not in KEYS:
+        close = " or ".join(nearest(kind, KEYS))
+        raise BadRequest(f"{field}.type", kind, f"parts are text, image or video; say {close}")
+    _check_keys(part, KEYS[kind] | {"type"}, field)
+    if part.get(kind) is None:
+        raise BadRequest(f"{field}.{kind}", None, f"a part of type {kind} needs this")
+    if kind == "text":
+        if not isinstance(part["text"], str):
+            raise BadRequest(f"{field}.text", part["text"], "text")
+        return {"type": "text", "text": part["text"]}
+    if sight is None:
+        raise BadRequest(field, kind, "this checkpoint has no vision tower: it reads text only")
+    if kind == "image":
+        seen.append(see_picture(sight, part["image"], field=f"{field}.image"))
+    else:
+        options = {k: part[k] for k in ("fps", "num_frames") if k in part}
+        seen.append(see_clip(sight, part["video"], **options, field=f"{field}.video"))
+    return {"type": kind}
+
+
+def _check_keys(given: Mapping[str, Any], known: set[str], field: str) -> None:
+    for key in given.keys() - known:
+        raise BadRequest(
+            f"{field}.{key}", given[key], f"would be ignored; known here: {', '.join(sorted(known))}"
+        )
