@@ -1,8 +1,10 @@
 """The generator's training: one flow-matching loss over whatever a batch holds.
 
-A mode is nothing but which tokens are noisy. The reasoner is frozen (spec/training 1.2): contexts are read
-without gradients, the DM tower and its ports learn. The prompts are the very texts that generation will send,
-boilerplate and all; one in ten is dropped for the denial that guidance steers away from.
+A mode is nothing but which tokens are noisy. At first the reasoner is frozen (spec/training 1.2): contexts
+are read without gradients, the DM tower and its ports learn. At the end all learn together, the reasoner
+slowly and kept in practice by its own lessons: only so it comes to read a prompt for what the generator must
+know. The prompts are the very texts that generation will send, boilerplate and all; one in ten is dropped for
+the denial that guidance steers away from.
 
 Shape letters: B samples, N tokens of a segment, M noisy tokens, F numbers in a token.
 """
@@ -18,7 +20,6 @@ from torch.optim import Optimizer
 
 from armillary.codecs.text import TextCodec
 from armillary.flow import draw_sigma, interpolate, velocity_target
-from armillary.model import Block
 from armillary.prompts import action_caption, with_metadata
 from armillary.robots import robot
 from armillary.sequence import Context, Sample, Segment, pack, text_context
@@ -26,10 +27,12 @@ from armillary.tasks.segments import action_segment, patchify, sound_segment, vi
 from armillary.train.cache import Cache, load
 from armillary.train.layout import FLOW_SHIFT, Pocket, pocket_traits
 from armillary.train.loop import Draw, Metrics
-from armillary.train.reasoner import optimizers
+from armillary.train.reasoner import ReasonerJob, draws, optimizers
 
 DROPPED = 0.1  # prompts replaced by the denial
-WEIGHTS = {"vision": 1.0, "sound": 2.0, "action": 1.0}
+LESSONS = 0.12  # share of the joint steps that are the reasoner's lessons
+READERS_RATE = 0.25  # of the rate, at which the reasoner learns beside the generator
+WEIGHTS = {"vision": 1.0, "sound": 3.0, "action": 1.0}
 SIZE, FPS = 64, 8.0
 BODY = robot("tabletop")
 
@@ -84,9 +87,12 @@ POLICY = Mode("policy", (0,), action=False)
 class GeneratorJob:
     """Batches of one shape: stills, clips with or without sound, or clips with actions."""
 
+    joint = False  # does the reasoner learn too?
+
     def __init__(self, model: Pocket, codec: TextCodec, folder: Path, *, size: int = 32) -> None:
         self.model, self.codec, self.size = model, codec, size
-        freeze_reasoner(model)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(draws(name))
         mean, std = latent_statistics(folder)
         self.clips = Rows.of(load(folder, ("push", "wander", "slide")), mean, std)
         self.stills = Rows.of(load(folder, ("still",)), mean, std)
@@ -98,12 +104,12 @@ class GeneratorJob:
 
     def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:
         rng, pick = draw.python, draw.python.random()
-        if pick < 0.2:
+        if pick < 0.25:
             stills = rng.choices(range(len(self.stills.cache)), k=2 * self.size)
             return self.flow(draw, self.stills, [(IMAGE, i) for i in stills])
-        if pick < 0.5:
+        if pick < 0.65:
             sound = rng.choice((None, False, False))
-            modes = rng.choices([m for m in VIDEOS if m.sound is sound], (0.45, 0.45, 0.1), k=self.size)
+            modes = rng.choices([m for m in VIDEOS if m.sound is sound], (0.5, 0.4, 0.1), k=self.size)
             return self.flow(draw, self.clips, [(m, rng.choice(self.groups["slide push"])) for m in modes])
         mixed = [(FORWARD, "push wander")] * 3 + [(INVERSE, "push wander")] * 2 + [(POLICY, "push")] * 3
         chosen = [(m, rng.choice(self.groups[g])) for m, g in rng.choices(mixed, k=self.size)]
@@ -120,7 +126,7 @@ class GeneratorJob:
         noisy, targets = zip(
             *(add_noise(s, float(g), draw.torch) for s, g in zip(samples, sigma_B, strict=True)), strict=True
         )
-        with torch.no_grad():
+        with torch.set_grad_enabled(self.joint):
             memory = self.model.network.read(pack(noisy)).memory
         found = self.model.network.draw(pack(noisy), sigma_B * 1000, memory)
         total, metrics = found[0].new_zeros(()), dict[str, list[float]]()
@@ -154,21 +160,29 @@ class GeneratorJob:
         return self.prompts[text]
 
 
+class JointJob(GeneratorJob):
+    """The generator's batches with gradients into the reasoner, and between them the reasoner's lessons."""
+
+    joint = True
+
+    def __init__(self, model: Pocket, codec: TextCodec, folder: Path, *, size: int = 32) -> None:
+        super().__init__(model, codec, folder, size=size)
+        self.reasoner = ReasonerJob(model, codec)
+        model.requires_grad_(True)
+
+    def optimizers(self, rate: float) -> list[Optimizer]:
+        return optimizers(self.model, rate, reasoner=READERS_RATE)
+
+    def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:
+        if draw.python.random() < LESSONS:
+            return self.reasoner.loss(draw, 1.0)
+        return super().loss(draw, done)
+
+
 def prompt_context(codec: TextCodec, text: str) -> Context:
     """The generator's context of a finished prompt text: chat template, end of turn, start of vision."""
     ids = codec.render([{"role": "user", "content": text}])
     return text_context(torch.tensor([*ids, codec.eos, codec.special("<|vision_start|>")]))
-
-
-def freeze_reasoner(model: Pocket) -> None:
-    """Only the DM tower, its last norm, the ports and the time embedding go on learning."""
-    model.requires_grad_(False)
-    network = model.network
-    for block in network.blocks:
-        assert isinstance(block, Block)
-        block.dm.requires_grad_(True)
-    for part in (network.norm_dm, network.ports, network.time):
-        part.requires_grad_(True)
 
 
 def _vision(mode: Mode, tokens: int) -> Segment:

@@ -218,7 +218,7 @@ def take_step(job: Job, state: State, schedule: Schedule, draw: Draw, rate: floa
     """One step: loss, backward, clip, update, average. A loss that is not finite stops the run."""
     for optimizer in state.optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("share", 1.0)
         optimizer.zero_grad(set_to_none=True)
     loss, metrics = job.loss(draw, state.step / schedule.steps)
     if not torch.isfinite(loss):

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from armillary.codecs.sight import (
     tokens,
 )
 from armillary.codecs.text import TextCodec
-from armillary.model import Block, Past
+from armillary.model import Past
 from armillary.sequence import Context, Sample, Visual, pack
 from armillary.sim.language import Question
 from armillary.sim.scenes import Episode, Kind, episode
@@ -204,11 +205,8 @@ class ReasonerJob:
     ) -> None:
         self.model, self.spell = model, Speller(codec)
         self.pictures, self.clips, self.asked = pictures, clips, asked
-        for block in model.network.blocks:
-            assert isinstance(block, Block)
-            block.dm.requires_grad_(False)
-        for part in (model.network.norm_dm, model.network.ports, model.network.time):
-            part.requires_grad_(False)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not draws(name))
 
     def optimizers(self, rate: float) -> list[Optimizer]:
         return optimizers(self.model, rate)
@@ -277,14 +275,27 @@ def scores(marks: Sequence[tuple[Question, bool]]) -> dict[str, float]:
     return {kind: sum(r) / len(r) for kind, r in kinds.items()}
 
 
-def optimizers(model: Pocket, rate: float) -> list[Optimizer]:
-    """Muon (Jordan 2024) for the matrices of blocks, AdamW for whatever else learns."""
-    hidden: list[nn.Parameter] = []
-    rest: list[nn.Parameter] = []
+def optimizers(model: Pocket, rate: float, *, reasoner: float = 1.0) -> list[Optimizer]:
+    """Muon (Jordan 2024) for the matrices of blocks, AdamW for whatever else learns.
+
+    reasoner: the share of the rate at which the AR tower, its vision tower and the embedding learn.
+    """
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            (hidden if parameter.dim() == 2 and ".blocks." in name else rest).append(parameter)
+            hidden = parameter.dim() == 2 and ".blocks." in name
+            groups[hidden, not draws(name)].append(parameter)
+
+    def chosen(hidden: bool) -> list[dict[str, Any]]:
+        shares = ((False, 1.0), (True, reasoner))
+        return [{"params": groups[hidden, reads], "share": s} for reads, s in shares if groups[hidden, reads]]
+
     return [
-        Muon(hidden, lr=rate, momentum=0.95, weight_decay=0.02, adjust_lr_fn="match_rms_adamw"),
-        AdamW(rest, lr=rate, betas=(0.9, 0.97), weight_decay=0.0),
+        Muon(chosen(True), lr=rate, momentum=0.95, weight_decay=0.02, adjust_lr_fn="match_rms_adamw"),
+        AdamW(chosen(False), lr=rate, betas=(0.9, 0.97), weight_decay=0.0),
     ]
+
+
+def draws(name: str) -> bool:
+    """Does a parameter of `Pocket` belong to the generator?"""
+    return ".dm." in name or name.startswith(("network.norm_dm", "network.ports", "network.time"))

@@ -26,7 +26,7 @@ from armillary.sim.scenes import Kind
 from armillary.train import cache
 from armillary.train.audio import AudioJob, judge, pocket_audio_config
 from armillary.train.corpus import sentences
-from armillary.train.generator import GeneratorJob, latent_statistics
+from armillary.train.generator import GeneratorJob, JointJob, latent_statistics
 from armillary.train.layout import Pocket, build_tokenizer, write_checkpoint, write_tokenizer
 from armillary.train.loop import Job, Schedule, read_state, train
 from armillary.train.reasoner import ReasonerJob
@@ -85,13 +85,18 @@ class GeneratorStage(Training):
     size: int = 32
 
 
+class JointStage(Training):
+    kind: Literal["joint"]
+    size: int = 32
+
+
 class TokenizerStage(_Strict):
     kind: Literal["tokenizer"]
     episodes: int = 1500
 
 
 Stage = Annotated[
-    TokenizerStage | VideoStage | AudioStage | ReasonerStage | CacheStage | GeneratorStage,
+    TokenizerStage | VideoStage | AudioStage | ReasonerStage | CacheStage | GeneratorStage | JointStage,
     Field(discriminator="kind"),
 ]
 
@@ -103,6 +108,7 @@ KINDS: dict[str, type[_Strict]] = {
     "reasoner": ReasonerStage,
     "cache": CacheStage,
     "generator": GeneratorStage,
+    "joint": JointStage,
 }
 
 
@@ -200,6 +206,10 @@ class Run:
     def codec(self) -> TextCodec:
         return TextCodec.load(self.checkpoint / "text_tokenizer")
 
+    def write(self, model: Pocket) -> None:
+        tokenizer = Tokenizer.from_file(str(self.checkpoint / "text_tokenizer" / "tokenizer.json"))
+        write_checkpoint(model, tokenizer, self.checkpoint)
+
     def train(self, job: Job, stage: Training, name: str) -> nn.Module:
         return train(job, stage.schedule(), self.folder / name, seed=self.recipe.seed, tell=self.tell)
 
@@ -264,9 +274,15 @@ def generator_stage(run: Run, stage: GeneratorStage) -> None:
     model.copy_tower()
     job = GeneratorJob(model, run.codec(), run.folder / "cache", size=stage.size)
     model.load_state_dict(run.train(job, stage, "generator").state_dict())
-    write_checkpoint(
-        model, Tokenizer.from_file(str(run.checkpoint / "text_tokenizer" / "tokenizer.json")), run.checkpoint
-    )
+    run.write(model)
+
+
+def joint_stage(run: Run, stage: JointStage) -> None:
+    model = Pocket(run.recipe.seed)
+    model.load_state_dict(_average(run.folder / "generator"))
+    job = JointJob(model, run.codec(), run.folder / "cache", size=stage.size)
+    model.load_state_dict(run.train(job, stage, "joint").state_dict())
+    run.write(model)
 
 
 _STAGES: dict[str, Callable[[Run, Any], None]] = {
@@ -276,6 +292,7 @@ _STAGES: dict[str, Callable[[Run, Any], None]] = {
     "cache": cache_stage,
     "reasoner": reasoner_stage,
     "generator": generator_stage,
+    "joint": joint_stage,
 }
 
 

@@ -5,8 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from armillary.codecs.text import TextCodec
 from armillary.errors import BadRequest
 from armillary.tasks.parts import load_parts
+from armillary.train.generator import IMAGE, GeneratorJob, JointJob
+from armillary.train.layout import Pocket
+from armillary.train.loop import Draw
+from armillary.train.reasoner import draws
 from armillary.train.recipe import Recipe, read_recipe, run
 
 POCKET = Path(__file__).parents[2] / "recipes" / "pocket.toml"
@@ -27,6 +32,8 @@ SMALL = [
     "cache.slide=2",
     "generator.steps=3",
     "generator.size=4",
+    "joint.steps=2",
+    "joint.size=4",
 ]
 
 
@@ -50,6 +57,21 @@ def test_the_pocket_recipe_makes_a_checkpoint_that_loads_whole(made: Path) -> No
 
 def test_what_it_writes_fits_in_sixteen_megabytes(made: Path) -> None:
     assert sum(f.stat().st_size for f in made.rglob("*") if f.is_file()) < 16e6
+
+
+def test_only_the_joint_stage_teaches_the_reasoner_to_read_prompts(made: Path) -> None:
+    codec, cache = TextCodec.load(made / "text_tokenizer"), made.parent / "cache"
+
+    def learning(job: GeneratorJob) -> set[bool]:
+        """Which parameters get a gradient from images: those that draw (True), those that read (False)."""
+        draw, stills = Draw.of(0, 0), [(IMAGE, 0), (IMAGE, 1)]
+        job.flow(draw, job.stills, stills)[0].backward()
+        found = {draws(name) for name, p in job.model.named_parameters() if p.grad is not None}
+        job.model.zero_grad()
+        return found
+
+    assert learning(GeneratorJob(Pocket(), codec, cache)) == {True}
+    assert learning(JointJob(Pocket(), codec, cache)) == {True, False}
 
 
 def test_a_finished_recipe_run_again_changes_no_weight(made: Path) -> None:
