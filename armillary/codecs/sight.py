@@ -116,7 +116,7 @@ HALF = (0.5, 0.5, 0.5)
 POCKET_PICTURES = PictureRules(4, 2, 2, HALF, HALF, min_pixels=32 * 32, max_pixels=64 * 64)
 """A 64 x 64 picture stays as it is, 64 tokens; a larger one shrinks to about that many."""
 
-POCKET_CLIPS = ClipRules(4, 2, 2, HALF, HALF, min_pixels=2 * 32 * 32, max_pixels=32 * 64 * 64, fps=4.0)
+POCKET_CLIPS = ClipRules(4, 2, 2, HALF, HALF, min_pixels=2 * 32 * 32, max_pixels=32 * 64 * 64, fps=8.0)
 """Up to 32 frames stay at 64 x 64, 64 tokens a pair of frames; longer clips shrink."""
 
 

@@ -43,7 +43,7 @@ from armillary.train.loop import Draw, Metrics
 LENGTH = 0.8  # an answer of n tokens weighs n^(1 - LENGTH); spec/training 1.7 calls it e
 SEEING = {"shape": 4.0, "where": 2.0, "what": 1.0, "colour": 1.0, "count": 0.5}
 TELLING = {"shape": 2.0, "where": 1.5, "caption": 1.0, "structured caption": 0.15, "events": 0.3, "box": 1.5}
-WATCHING = {"which way": 2.0, "did it hit": 2.0, "will it hit": 2.0, "when": 2.0, "what does it hit": 1.0}
+WATCHING = ("which way", "did it hit", "will it hit", "when", "what does it hit")
 READING = {"shape": 1.0, "where": 2.0, "what": 2.0, "colour": 1.0, "count": 0.5, "structured caption": 2.0}
 READING_MOTION = {"shape": 1.0, "colour": 1.0, "which way": 2.0, "what does it hit": 2.0} | {
     "structured caption": 3.0
@@ -132,6 +132,11 @@ def washed_out(picture_HW3: NDArray[np.uint8], rng: Random) -> NDArray[np.uint8]
     return (share * grey_HW1 + (1 - share) * picture_HW3).round().astype(np.uint8)
 
 
+def watching(e: Episode, *, clip: bool) -> list[Question]:
+    """Every question about what moves that what is shown can answer."""
+    return [q for q in e.questions() if q.kind in WATCHING and (clip or not q.needs_clip)]
+
+
 @dataclass(frozen=True)
 class Lesson:
     """Episodes of one shape, and the questions asked of each."""
@@ -213,19 +218,17 @@ class ReasonerJob:
 
     def lesson(self, rng: Random, done: float) -> Lesson:
         """Stills; with growing share all questions, clips, first frames of slides, and captions alone."""
-        if rng.random() < (0.75 if done < SEEING_FIRST else 0.2):
+        if rng.random() < (0.75 if done < SEEING_FIRST else 0.15):
             if rng.random() < GREY:
                 return self._grey(rng)
             return self._seen(("still",), SEEING, self.asked + 2, rng)
         told, pick = SEEING | TELLING, rng.random()
-        if pick < 0.2:
+        if pick < 0.15:
             return self._seen(("still",), told, self.asked, rng)
-        if pick < 0.3:
-            return self._seen(("slide",), told | WATCHING, self.asked, rng)
-        if pick < 0.7:
-            return self._seen(
-                ("slide", "slide", "wander"), WATCHING | TELLING, self.asked + 2, rng, clip=True
-            )
+        if pick < 0.35:
+            return self._seen(("slide",), told, self.asked - 1, rng)
+        if pick < 0.8:
+            return self._seen(("slide", "slide", "wander"), TELLING, self.asked - 2, rng, clip=True)
         return self._read(rng)
 
     def _seen(
@@ -233,7 +236,9 @@ class ReasonerJob:
     ) -> Lesson:
         count = self.clips if clip else self.pictures
         episodes = [episode(rng.choice(kinds), rng.randrange(1 << 40)) for _ in range(count)]
-        questions = [choose(e, asked, rng, clip=clip, odds=odds) for e in episodes]
+        questions = [
+            [*watching(e, clip=clip), *choose(e, asked, rng, clip=clip, odds=odds)] for e in episodes
+        ]
         return Lesson([show(e, clip=clip) for e in episodes], questions)
 
     def _grey(self, rng: Random) -> Lesson:

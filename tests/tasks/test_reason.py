@@ -70,15 +70,15 @@ def test_pictures_and_clips_take_their_places(parts: Parts) -> None:
     talk = converse(parts, user(IMAGE, {"type": "video", "video": Clip(FRAMES, 8.0)}, ASK))
     ids = talk.context.ids_A.tolist()
     assert ids.count(parts.text.special("<|image_pad|>")) == 64
-    # 9 frames at 8 a second, looked at 4 times a second: 4 frames, 2 slices
-    assert ids.count(parts.text.special("<|video_pad|>")) == 128
+    # 9 frames at 8 a second, all looked at: 5 slices, the last frame twice
+    assert ids.count(parts.text.special("<|video_pad|>")) == 320
     visual = talk.context.visual
     assert visual is not None
-    assert visual.features_VE.shape == visual.deepstack[0].shape == (192, 32)
+    assert visual.features_VE.shape == visual.deepstack[0].shape == (384, 32)
     pads = [parts.text.special(f"<|{kind}_pad|>") for kind in ("image", "video")]
     assert all(ids[row] in pads for row in visual.rows_V.tolist())
-    assert talk.seen[1].receipt["times_s"] == [0.0, 0.375, 0.625, 1.0]
-    assert "<0.2 seconds>" in parts.text.decode(ids)
+    assert talk.seen[1].receipt["times_s"] == [i / 8 for i in range(9)]
+    assert "<0.3 seconds>" in parts.text.decode(ids)
     assert talk.context.end < len(ids)  # pictures take fewer positions than tokens
 
 
@@ -97,7 +97,7 @@ def test_a_clip_is_the_same_however_it_comes(parts: Parts, tmp_path: Path) -> No
     [
         ({"num_frames": 3}, [0.0, 0.5, 1.0]),
         ({"num_frames": 1}, [0.0]),
-        ({"fps": 8.0}, [i / 8 for i in range(9)]),
+        ({"fps": 4.0}, [0.0, 0.375, 0.625, 1.0]),
     ],
 )
 def test_a_clip_is_looked_at_as_asked(parts: Parts, options: dict[str, Any], times: list[float]) -> None:

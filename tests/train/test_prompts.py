@@ -1,6 +1,7 @@
 """What training reads is what serving sends: the same ids, for questions and for the generator's prompts."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import armillary
+from armillary.codecs.sight import POCKET_CLIPS, POCKET_PICTURES
 from armillary.media import Clip
 from armillary.robots import robot
 from armillary.settle import Canvas
@@ -26,7 +28,10 @@ POCKET = Path(armillary.__file__).parent / "pocket" / "checkpoint"
 
 @pytest.fixture(scope="module")
 def parts() -> Parts:
-    return load_parts(POCKET, device=torch.device("cpu"), dtype=torch.float32, want=("sight",))
+    """Pocket, with the rules for pictures and clips that a new one is trained with."""
+    parts = load_parts(POCKET, device=torch.device("cpu"), dtype=torch.float32, want=("sight",))
+    assert parts.sight is not None
+    return replace(parts, sight=replace(parts.sight, pictures=POCKET_PICTURES, clips=POCKET_CLIPS))
 
 
 @pytest.mark.parametrize("clip", [False, True])
