@@ -179,7 +179,9 @@ def _refuse(kind: type[Request], given: Mapping[str, Any], error: ValidationErro
 
 
 def shown(value: Any) -> Any:
-    """A value as plain JSON; of pictures, clips and arrays a short description."""
+    """A value as plain JSON; of pictures, clips, arrays and data URIs a short description."""
+    if isinstance(value, str) and value[:5].lower() == "data:" and ";base64," in value[:200]:
+        return f"<data URI of {len(value)} characters>"
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, list | tuple):

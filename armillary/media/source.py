@@ -4,12 +4,15 @@ background.
 Legend: H height, W width, C channels.
 """
 
+import base64
+import binascii
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import IO, NamedTuple, TypeAlias
+from urllib.parse import unquote_to_bytes
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +54,17 @@ EXIF_TURNS = {
 
 @contextmanager
 def open_binary(source: FileSource, field: str) -> Generator[IO[bytes]]:
-    """The source as a seekable file; what is no path or cannot be opened is a BadRequest naming `field`."""
+    """The source as a seekable file; what is no path or cannot be opened is a BadRequest naming `field`.
+
+    A string may also be a data URI. Addresses of the web are refused: nothing here opens a connection.
+    """
+    if isinstance(source, str) and source[:5].lower() == "data:":
+        source = read_data_uri(source, field)
     if isinstance(source, bytes):
         yield BytesIO(source)
         return
+    if isinstance(source, str) and source[:8].lower().startswith(("http://", "https://")):
+        raise BadRequest(field, source, "addresses are not fetched here: fetch it, and give its bytes")
     if not isinstance(source, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - a person's
         raise BadRequest(field, shown(source), "give a path, the bytes of a file, or pixels as uint8")
     try:
@@ -67,8 +77,29 @@ def open_binary(source: FileSource, field: str) -> Generator[IO[bytes]]:
         yield file
 
 
+def read_data_uri(uri: str, field: str) -> bytes:
+    """The bytes in data:[type];base64,... (RFC 2397). The type is not believed: bytes tell what they are.
+
+    White space, percent signs, the URL-safe alphabet and missing padding are put up with. Raises BadRequest
+    naming `field` for another form, for broken base64, and for no bytes at all.
+    """
+    head, comma, body = uri.partition(",")
+    if head[:5].lower() != "data:" or not comma or not head.lower().endswith(";base64"):
+        raise BadRequest(field, shown(uri), "a data URI reads data:image/png;base64,... and nothing else")
+    letters = b"".join(unquote_to_bytes(body).split()).translate(bytes.maketrans(b"-_", b"+/")).rstrip(b"=")
+    try:
+        found = base64.b64decode(letters + b"=" * (-len(letters) % 4), validate=True)
+    except binascii.Error as error:
+        raise BadRequest(field, shown(uri), f"its base64 is broken: {error}") from None
+    if not found:
+        raise BadRequest(field, shown(uri), "holds no bytes")
+    return found
+
+
 def shown(source: object) -> str:
     """The source in a few words, for messages: never megabytes of bytes."""
+    if isinstance(source, str) and source[:5].lower() == "data:":
+        return f"{source[:40]}... ({len(source)} characters)"
     if isinstance(source, bytes):
         return f"<{len(source)} bytes>"
     if isinstance(source, str | os.PathLike):

@@ -26,12 +26,18 @@ from armillary.codecs.sight import (
 from armillary.codecs.text import PADS, THINK, Message, Slice
 from armillary.errors import BadRequest, nearest
 from armillary.media import Clip, ClipIn, probe, read_clip, read_picture
-from armillary.media.source import Pixels
+from armillary.media.source import Pixels, read_data_uri
 from armillary.sequence import Context, Visual
 from armillary.tasks.parts import Parts, Sight
 
 ROLES = ("system", "user", "assistant")
-KEYS = {"text": {"text"}, "image": {"image"}, "video": {"video", "fps", "num_frames"}}
+KEYS = {
+    "text": {"text"},
+    "image": {"image"},
+    "image_url": {"image_url"},
+    "video": {"video", "fps", "num_frames"},
+    "video_url": {"video_url", "fps", "num_frames"},
+}
 
 
 @dataclass(frozen=True)
@@ -143,15 +149,17 @@ def _sampled(
     source: Any, choose: Callable[[int, float | None], list[int]], field: str
 ) -> tuple[Pixels, list[float]]:
     """The chosen frames of a clip and their times; of a file, only these are decoded."""
-    if isinstance(source, ClipIn):
-        chosen = choose(len(source.frames), source.fps)
-        return source.frames[chosen], [float(t) for t in source.times_s[chosen]]
-    if isinstance(source, Clip | np.ndarray):
-        frames, fps = (source.frames, source.fps) if isinstance(source, Clip) else (source, DEFAULT_FPS)
+    if isinstance(source, Clip | ClipIn | np.ndarray):
+        frames, fps = (source, DEFAULT_FPS) if isinstance(source, np.ndarray) else (source.frames, source.fps)
         if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8:
             raise BadRequest(field, f"{frames.dtype} {list(frames.shape)}", "frames are uint8 [T, H, W, 3]")
+        times_s = source.times_s if isinstance(source, ClipIn) else np.arange(len(frames)) / fps
+        if len(times_s) != len(frames):
+            raise BadRequest(
+                field, f"{len(times_s)} times", f"each of the {len(frames)} frames needs its own"
+            )
         chosen = choose(len(frames), fps)
-        return frames[chosen], [i / fps for i in chosen]
+        return frames[chosen], [float(t) for t in times_s[chosen]]
     info = probe(source, field=field)
     clip = read_clip(source, indices=choose(info.frames, info.fps), field=field)
     return clip.frames, [float(t) for t in clip.times_s]
@@ -171,7 +179,7 @@ def _message(sight: Sight | None, message: Message, field: str, seen: list[Seen]
     if isinstance(content, str):
         return {"role": role, "content": content}
     if not isinstance(content, list | tuple) or not content:
-        raise BadRequest(f"{field}.content", content, "text, or a list of text, image and video parts")
+        raise BadRequest(f"{field}.content", content, "text, or a list of parts: text, pictures, clips")
     pieces = cast("Sequence[Any]", content)
     return {
         "role": role,
@@ -183,7 +191,7 @@ def _part(sight: Sight | None, part: Any, field: str, seen: list[Seen]) -> dict[
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(kind, str) or kind not in KEYS:
         close = " or ".join(nearest(kind, KEYS))
-        raise BadRequest(f"{field}.type", kind, f"parts are text, image or video; say {close}")
+        raise BadRequest(f"{field}.type", kind, f"parts are {', '.join(KEYS)}; say {close}")
     _check_keys(part, KEYS[kind] | {"type"}, field)
     if part.get(kind) is None:
         raise BadRequest(f"{field}.{kind}", None, f"a part of type {kind} needs this")
@@ -193,12 +201,28 @@ def _part(sight: Sight | None, part: Any, field: str, seen: list[Seen]) -> dict[
         return {"type": "text", "text": part["text"]}
     if sight is None:
         raise BadRequest(field, kind, "this checkpoint has no vision tower: it reads text only")
+    field = f"{field}.{kind}"
+    source = _data_uri(part[kind], field) if kind.endswith("_url") else part[kind]
+    kind = kind.removesuffix("_url")
     if kind == "image":
-        seen.append(see_picture(sight, part["image"], field=f"{field}.image"))
+        seen.append(see_picture(sight, source, field=field))
     else:
         options = {k: part[k] for k in ("fps", "num_frames") if k in part}
-        seen.append(see_clip(sight, part["video"], **options, field=f"{field}.video"))
+        seen.append(see_clip(sight, source, **options, field=field))
     return {"type": kind}
+
+
+def _data_uri(value: Any, field: str) -> bytes:
+    """The bytes of a `..._url` part, {"url": ...} or the URL itself. Nothing is fetched, no file opened."""
+    if isinstance(value, Mapping):
+        value = cast("Mapping[str, Any]", value)
+        known = {"url", "detail"} if value.get("detail") == "auto" else {"url"}  # auto asks for nothing
+        _check_keys(value, known, field)
+        field, value = f"{field}.url", value.get("url")
+    if not isinstance(value, str) or value[:5].lower() != "data:":
+        message = "give a data URI (data:image/png;base64,...); addresses and files are not opened here"
+        raise BadRequest(field, value, message)
+    return read_data_uri(value, field)
 
 
 def _check_keys(given: Mapping[str, Any], known: set[str], field: str) -> None:

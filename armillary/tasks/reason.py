@@ -54,8 +54,9 @@ def stream(
         messages: dictionaries of role (system, user, assistant) and content: text, or parts
             {"type": "text", "text": ...}, {"type": "image", "image": picture} and
             {"type": "video", "video": clip}, the latter with `fps` or `num_frames` to look at if not the
-            checkpoint's own. A picture is whatever `media.read_picture` takes; a clip a path, bytes, Clip,
-            ClipIn or uint8 frames [T, H, W, 3] at 24 a second.
+            checkpoint's own; `image_url` and `video_url` take a data URI, or {"url": data URI}. A picture is
+            whatever `media.read_picture` takes; a clip a path, bytes, Clip, ClipIn or uint8 frames
+            [T, H, W, 3] at 24 a second.
         sampling: greedy if left out.
         flags: variables of the chat template, such as `enable_thinking`.
 

@@ -270,7 +270,7 @@ def test_a_picture_and_a_clip_in_the_wrong_place_are_named(make_clip: MakeClip) 
 
 
 def test_addresses_are_not_opened() -> None:
-    with pytest.raises(BadRequest, match="No such file"):
+    with pytest.raises(BadRequest, match="not fetched here"):
         read_clip("http://127.0.0.1:9/clip.mp4")
 
 

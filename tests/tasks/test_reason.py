@@ -109,7 +109,7 @@ def test_a_clip_is_looked_at_as_asked(parts: Parts, options: dict[str, Any], tim
     ("content", "named"),
     [
         ([ASK, {"type": "audio", "audio": b""}], r"messages\[0\]\.content\[1\]\.type='audio'"),
-        ([{"type": "image_url", "image_url": "x"}], "say image"),
+        ([{"type": "picture", "picture": "x"}], r"parts are text, image, image_url.*say"),
         ([{"image": PICTURE}], r"content\[0\]\.type=None"),
         (["hello"], r"content\[0\]\.type"),
         ([{**IMAGE, "detail": "high"}], r"content\[0\]\.detail='high'.*ignored"),
