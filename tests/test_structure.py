@@ -46,6 +46,10 @@ EXTRAS = {
     "pymunk": {"sim"},
     "gymnasium": {"sim"},
     "pyarrow": {"sim", "train"},
+    **dict.fromkeys(
+        ("fastapi", "starlette", "uvicorn", "python_multipart", "websockets", "msgpack", "prometheus_client"),
+        {"serve"},
+    ),
 }
 NEVER = {"diffusers", "transformers", "peft", "torchvision"}
 

@@ -1,0 +1,70 @@
+"""`serve`: one model behind one address."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from armillary import terminal
+from armillary.cli.app import app, load_world
+from armillary.terminal import guarded, say
+
+
+@app.command()
+@guarded
+def serve(
+    model: Annotated[str, typer.Argument(help="pocket, a folder, or a hub name.")] = "pocket",
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8000,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="ARMILLARY_API_KEY", help="Ask for this key on every route but /health."),
+    ] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="A file of such keys, one a line.")] = None,
+    open_to_all: Annotated[
+        bool, typer.Option("--open-to-all", help="Listen on a public address without a key.")
+    ] = False,
+    root: Annotated[Path | None, typer.Option(help="Read file: references below this folder.")] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="Fetch pictures and clips from this host; may be repeated.")
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where jobs and uploads are kept.  [default: ~/.local/state/armillary]"),
+    ] = None,
+    keep_hours: Annotated[float, typer.Option(help="How long they are kept.", min=0.01)] = 24,
+    max_body: Annotated[int, typer.Option(help="Largest request, in MiB.", min=1)] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.", min=1)] = 4096,
+    device: terminal.Device = "auto",
+    dtype: terminal.Dtype = "auto",
+) -> None:
+    """Serve a model: an OpenAI-shaped API, robots on a web socket.
+
+    Chat, pictures, clips and actions share the weights; an answer is written while a clip is made.
+
+    \b
+    armillary serve pocket
+    armillary serve nvidia/Cosmos3-Nano --host 0.0.0.0 --api-key-file keys.txt
+    """
+    from armillary.serve.app import create_app
+    from armillary.serve.run import listen, run
+    from armillary.serve.settings import MIB, Settings, check_public, default_folder, names_of, read_keys
+
+    keys = read_keys(api_key, api_key_file)
+    check_public(host, keys=keys, open_to_all=open_to_all)
+    settings = Settings(
+        folder or default_folder(),
+        keys=keys,
+        root=root and root.resolve(),
+        hosts=tuple(allow_host or ()),
+        names=names_of(host),
+        max_body=max_body * MIB,
+        max_tokens=max_tokens,
+        keep_s=keep_hours * 3600,
+    )
+    with listen(host, port) as sock:
+        world = load_world(model, device, dtype)
+        address, taken = sock.getsockname()[:2]
+        shown = f"[{address}]" if ":" in address else address
+        say(f"http://{shown}:{taken}")
+        run(create_app(world, settings), sock, settings)

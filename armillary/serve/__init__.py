@@ -1,0 +1,1 @@
+"""The server: one world behind one OpenAI-shaped API, safe by default. Needs the `serve` extra."""

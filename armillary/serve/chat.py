@@ -1,0 +1,247 @@
+"""`/v1/chat/completions`: the reasoner's answers, whole or as a stream; pictures where they are asked for."""
+
+import json
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from armillary.answers import Answer, Usage
+from armillary.errors import BadRequest, Cancelled, nearest
+from armillary.serve.bodies import documented, read_body, renamed
+from armillary.serve.media_routes import draw_pictures, encoded
+from armillary.serve.schemas import Answering, ChatRequest, Drawing
+from armillary.serve.service import Service, given, new_id, one_of
+from armillary.tasks.reason import Delta
+
+PARTS = {"text": "text", "image_url": "image", "video_url": "video"}
+ROLES = {"developer": "system"}
+Start = Callable[[], Iterator[Delta]]
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/chat/completions", openapi_extra=documented(ChatRequest, form=False))
+    async def chat_completions(request: Request) -> Response:
+        """Answer the last turn of a conversation about words, pictures and clips."""
+        body = await read_body(request, ChatRequest)
+        service.check_model(body.model)
+        if "image" in (body.modalities or ()):
+            return await _picture(service, request, body)
+        _refuse_drawing(body)
+        starts = await _starts(service, body)
+        deltas = service.talk(request, starts)
+        if body.stream:
+            return await streamed(deltas, partial(_chunks, service, body))
+        answers = await collect(request, service, deltas, len(starts))
+        return JSONResponse(_completion(service, answers))
+
+    return router
+
+
+# -------------------------------------------------------------------------------------------- what is asked
+
+
+def answer_options(body: Answering) -> dict[str, Any]:
+    """The library's options of an answer; a greedy one is the same whatever seed and top_p 1 say."""
+    names = ("temperature", "top_k", "top_p", "presence_penalty", "repetition_penalty", "seed")
+    options = given({name: getattr(body, name) for name in names})
+    if not options.get("temperature"):
+        options.pop("seed", None)
+        if options.get("top_p") == 1:
+            del options["top_p"]
+    return options
+
+
+async def _starts(service: Service, body: ChatRequest) -> list[Start]:
+    messages = await read_messages(service, [m.model_dump(exclude={"name"}) for m in body.messages])
+    asked = one_of(max_tokens=body.max_tokens, max_completion_tokens=body.max_completion_tokens)
+    options = answer_options(body) | limited(service, asked, "max_tokens")
+    if body.stop:
+        options["stop"] = [body.stop] if isinstance(body.stop, str) else body.stop
+
+    def start() -> Iterator[Delta]:
+        return service.world.reason(messages=messages, stream=True, **options)
+
+    return [start]
+
+
+def limited(service: Service, asked: int | None, name: str) -> dict[str, Any]:
+    """`max_tokens` for the library, if asked for and within what this server writes at most."""
+    most = service.settings.max_tokens
+    if asked is not None and asked > most:
+        raise BadRequest(name, asked, f"this server writes at most {most} tokens; nearest: {most}")
+    return given({"max_tokens": asked})
+
+
+async def read_messages(
+    service: Service, messages: Sequence[Mapping[str, Any]], field: str = "messages"
+) -> list[dict[str, Any]]:
+    """Messages as the library takes them, their pictures and clips read."""
+    found: list[dict[str, Any]] = []
+    for i, message in enumerate(messages):
+        content, role = message["content"], message["role"]
+        if not isinstance(content, str):
+            content = [await _part(service, p, f"{field}[{i}].content[{j}]") for j, p in enumerate(content)]
+        found.append({"role": ROLES.get(role, role), "content": content})
+    return found
+
+
+async def _part(service: Service, part: Mapping[str, Any], field: str) -> dict[str, Any]:
+    kind = part.get("type")
+    if not isinstance(kind, str) or kind not in PARTS:
+        close = " or ".join(nearest(kind, PARTS))
+        raise BadRequest(f"{field}.type", kind, f"parts are {', '.join(PARTS)}; say {close}")
+    extra = {"fps", "num_frames"} if kind == "video_url" else set[str]()
+    for key in part.keys() - {"type", kind} - extra:
+        raise BadRequest(f"{field}.{key}", part[key], "there is no such option here")
+    if kind == "text":
+        return {"type": "text", "text": part.get("text")}
+    said = part.get(kind)
+    if isinstance(said, Mapping) and said.get("detail") in ("auto", "low", "high", "original"):
+        said = {key: value for key, value in said.items() if key != "detail"}
+    read = service.picture if kind == "image_url" else service.content
+    options = {key: part[key] for key in extra & part.keys()}
+    return {"type": PARTS[kind], PARTS[kind]: await read(said, f"{field}.{kind}"), **options}
+
+
+def _refuse_drawing(body: ChatRequest) -> None:
+    for name in Drawing.model_fields.keys() - {"seed"}:
+        if getattr(body, name) is not None:
+            message = 'is of pictures; ask for one with modalities: ["image"], or leave it out'
+            raise BadRequest(name, getattr(body, name), message)
+
+
+# --------------------------------------------------------------------------------------------- what is said
+
+
+async def collect(
+    request: Request, service: Service, deltas: AsyncGenerator[tuple[int, Delta]], count: int
+) -> list[Answer]:
+    """The whole answers; a client that leaves stops them."""
+    answers: dict[int, Answer] = {}
+
+    async def gather() -> None:
+        async with aclosing(deltas):
+            async for number, delta in deltas:
+                if delta.answer is not None:
+                    answers[number] = delta.answer
+
+    await service.unless_gone(request, gather())
+    if len(answers) < count:
+        raise Cancelled
+    return [answers[i] for i in range(count)]
+
+
+async def streamed(
+    deltas: AsyncGenerator[tuple[int, Delta]],
+    events: Callable[[AsyncGenerator[tuple[int, Delta]]], AsyncGenerator[str]],
+) -> StreamingResponse:
+    """Server-sent events, once the first token is there: until then, an error has its own status."""
+    first = await anext(deltas)
+
+    async def again() -> AsyncGenerator[tuple[int, Delta]]:
+        async with aclosing(deltas):
+            yield first
+            async for delta in deltas:
+                yield delta
+
+    return StreamingResponse(events(again()), media_type="text/event-stream")
+
+
+def event(value: Mapping[str, Any] | str, name: str = "") -> str:
+    """One server-sent event."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"event: {name}\ndata: {text}\n\n" if name else f"data: {text}\n\n"
+
+
+async def _chunks(
+    service: Service, body: ChatRequest, deltas: AsyncGenerator[tuple[int, Delta]]
+) -> AsyncGenerator[str]:
+    head = {**_head(service), "object": "chat.completion.chunk"}
+    told, usages = set[int](), list[Usage]()
+    async with aclosing(deltas):
+        async for number, delta in deltas:
+            said: dict[str, Any] = {} if number in told else {"role": "assistant", "content": ""}
+            told.add(number)
+            said |= {"content": delta.text} if delta.text else {}
+            said |= {"reasoning_content": delta.thinking} if delta.thinking else {}
+            choice: dict[str, Any] = {"index": number, "delta": said, "finish_reason": None, "logprobs": None}
+            if delta.answer is not None:
+                usages.append(delta.answer.usage)
+                said |= marks(delta.answer)
+                choice["finish_reason"] = delta.answer.finish_reason
+            yield event({**head, "choices": [choice]})
+    if body.stream_options and body.stream_options.include_usage:
+        yield event({**head, "choices": [], "usage": usage(usages)})
+    yield event("[DONE]")
+
+
+def _completion(service: Service, answers: list[Answer]) -> dict[str, Any]:
+    choices = [
+        {"index": i, "message": _message(a), "finish_reason": a.finish_reason, "logprobs": None}
+        for i, a in enumerate(answers)
+    ]
+    receipt = {"receipt": dict(answers[0].receipt)}
+    return {**_head(service), "choices": choices, "usage": usage([a.usage for a in answers]), **receipt}
+
+
+def _head(service: Service) -> dict[str, Any]:
+    made = int(time.time())
+    return {"id": new_id("chatcmpl"), "object": "chat.completion", "created": made, "model": service.model}
+
+
+def _message(answer: Answer) -> dict[str, Any]:
+    thought = {"reasoning_content": answer.thinking} if answer.thinking else {}
+    return {"role": "assistant", "content": answer.text, "refusal": None, **thought, **marks(answer)}
+
+
+def marks(answer: Answer) -> dict[str, Any]:
+    """Boxes and points in pixels, events in seconds, where the answer holds any."""
+    found = {"boxes": answer.boxes, "points": answer.points, "events": answer.events}
+    return {name: [asdict(mark) for mark in kind] for name, kind in found.items() if kind}
+
+
+def usage(usages: Sequence[Usage]) -> dict[str, int]:
+    """Tokens read, once for all answers to one prompt, and tokens written."""
+    read, wrote = usages[0].prompt_tokens, sum(u.completion_tokens for u in usages)
+    return {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
+
+
+# ------------------------------------------------------------------------------------------------- pictures
+
+
+async def _picture(service: Service, request: Request, body: ChatRequest) -> Response:
+    """A picture for the words of the last user turn, in vLLM-Omni's form."""
+    for name in ("stream", "response_format", "stop", "max_tokens", "max_completion_tokens", "temperature"):
+        if getattr(body, name):
+            raise BadRequest(name, getattr(body, name), "is of answers in words; leave it out for a picture")
+    messages = await read_messages(service, [m.model_dump(exclude={"name"}) for m in body.messages])
+    prompt = _last_words(messages)
+    with renamed({"prompt": "messages"}):
+        (clip,) = await draw_pictures(service, request, body, prompt, count=1)
+    data = await encoded(clip, "png", 100)
+    content = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}]
+    message = {"role": "assistant", "content": content, "refusal": None}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+    tokens = {"prompt_tokens": clip.receipt["tokens"]["context"], "completion_tokens": 1}
+    used = {**tokens, "total_tokens": sum(tokens.values())}
+    return JSONResponse({**_head(service), "choices": [choice], "usage": used, "receipt": clip.receipt})
+
+
+def _last_words(messages: Sequence[Mapping[str, Any]]) -> str:
+    content: Any = messages[-1]["content"]
+    if messages[-1]["role"] != "user":
+        raise BadRequest("messages", messages[-1]["role"], "a picture is made for the last turn, a user's")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    for i, part in enumerate(parts):
+        if part["type"] != "text":
+            field = f"messages[{len(messages) - 1}].content[{i}]"
+            raise BadRequest(field, part["type"], "is not used: a picture is made from words alone")
+    return "\n".join(part["text"] or "" for part in parts)

@@ -1,0 +1,52 @@
+"""A server from its start to its end: checks first, then the world, then a port."""
+
+import socket
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from armillary.errors import BadRequest
+from armillary.serve.service import Service
+from armillary.serve.settings import Settings
+
+BACKLOG = 1024
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which tells the service that it is asked to stop, so that endless streams end."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._service.closing = True
+        super().handle_exit(sig, frame)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The socket to serve on, taken before anything is loaded. Raises BadRequest if it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except (OSError, OverflowError) as error:
+        sock.close()
+        raise BadRequest("port", port, f"cannot be listened on at {host}: {error}") from None
+    return sock
+
+
+def run(app: FastAPI, sock: socket.socket, settings: Settings) -> None:
+    """Serve until SIGINT or SIGTERM; then finish what is under way, for at most `grace_s`."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=int(settings.grace_s),
+        ws_max_size=settings.max_body,
+        server_header=False,
+    )
+    Server(config, app.state.service).run(sockets=[sock])

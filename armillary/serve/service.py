@@ -1,0 +1,141 @@
+"""What the routes share: the world with its worker, the door for media, and how a request's work is done."""
+
+import asyncio
+import functools
+import secrets
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from fastapi import Request
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from armillary.errors import BadRequest, Cancelled
+from armillary.media.decode import read_picture
+from armillary.serve.files import Door, Uploads
+from armillary.serve.settings import Settings
+from armillary.serve.worker import Busy, Talk, Ticket, Told, Worker
+from armillary.tasks.denoise import OnStep
+from armillary.tasks.reason import Delta
+from armillary.world import World
+
+Result = TypeVar("Result")
+TOO_MUCH = "too much is waiting; try again later"
+
+
+class Service:
+    """One world, served."""
+
+    def __init__(self, world: World, settings: Settings) -> None:
+        self.world, self.settings = world, settings
+        self.worker = Worker(max_waiting=settings.max_waiting)
+        self.uploads = Uploads(settings)
+        self.door = Door(settings, self.uploads)
+        self.started = int(time.time())
+        self.closing = False
+
+    @property
+    def model(self) -> str:
+        return self.world.facts.model
+
+    def check_model(self, model: str | None) -> None:
+        if model is not None and model != self.model:
+            raise HTTPException(404, f"the model {model!r} is not here; this server has {self.model!r}")
+
+    async def make(self, request: Request, work: Callable[[OnStep], Result]) -> Result:
+        """Have the worker denoise for a request that waits for it; a client that leaves cancels it."""
+        ticket = Ticket(owner_of(request), work)
+        future = self.submit(ticket)
+        try:
+            return await self.unless_gone(request, asyncio.wrap_future(future))
+        finally:
+            self.worker.stop(ticket)
+
+    def submit(self, ticket: Ticket[Result]) -> Any:
+        try:
+            return self.worker.submit(ticket)
+        except Busy:
+            raise HTTPException(503, TOO_MUCH, {"Retry-After": "5"}) from None
+
+    async def talk(
+        self, request: Request, starts: list[Callable[[], Iterator[Delta]]]
+    ) -> AsyncGenerator[tuple[int, Delta]]:
+        """The deltas of several answers with their numbers, as the worker writes them.
+
+        Closing the generator stops all of them within one token.
+        """
+        loop, told = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Told]]()
+
+        def tell(number: int, piece: Told) -> None:
+            loop.call_soon_threadsafe(told.put_nowait, (number, piece))
+
+        owner = owner_of(request)
+        talks = [Talk(owner, start, functools.partial(tell, i)) for i, start in enumerate(starts)]
+        try:
+            for talk in talks:
+                self.worker.talk(talk)
+            left = len(talks)
+            while left:
+                number, piece = await told.get()
+                if isinstance(piece, BaseException):
+                    raise piece
+                if piece is None:
+                    left -= 1
+                else:
+                    yield number, piece
+        except Busy:
+            raise HTTPException(503, TOO_MUCH, {"Retry-After": "5"}) from None
+        finally:
+            for talk in talks:
+                talk.stopped = True
+
+    async def unless_gone(self, request: Request, work: Awaitable[Result]) -> Result:
+        """The result of work, or Cancelled as soon as the client has left."""
+        task = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(_gone(request))
+        try:
+            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise Cancelled
+            return task.result()
+        finally:
+            task.cancel()
+            gone.cancel()
+
+    async def picture(self, said: object, field: str) -> Any:
+        """A referenced picture as pixels."""
+        content = await run_in_threadpool(self.door.read, said, field)
+        return await run_in_threadpool(read_picture, content, field=field)
+
+    async def content(self, said: object, field: str) -> bytes:
+        return await run_in_threadpool(self.door.read, said, field)
+
+
+def owner_of(request: Any) -> str:
+    """Who asks, as far as taking turns goes: a key, else an address."""
+    client = request.client.host if request.client else "?"
+    return request.headers.get("authorization", client)
+
+
+def new_id(kind: str) -> str:
+    return f"{kind}_{secrets.token_hex(16)}"
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were asked for."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def one_of(**options: Any) -> Any:
+    """The one value that is given of several names for the same thing. Raises BadRequest for two."""
+    found = {name: value for name, value in options.items() if value is not None}
+    if len(found) > 1:
+        first, second, *_ = found
+        raise BadRequest(second, found[second], f"says the same as {first}; give one of them")
+    return next(iter(found.values()), None)

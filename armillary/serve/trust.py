@@ -1,0 +1,114 @@
+"""What stands before every route: keys, hosts and origins, and a limit on what is sent.
+
+Plain ASGI, so that nothing behind it can be reached around it: web sockets and pages as well.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from armillary.serve.settings import Settings
+
+OPEN = ("/health",)
+
+
+def problem(
+    status: int, message: str, *, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    """An error in OpenAI's shape."""
+    kinds = {
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        429: "rate_limit_error",
+    }
+    kind = "server_error" if status >= 500 else kinds.get(status, "invalid_request_error")
+    code = code or HTTPStatus(status).phrase.lower().replace(" ", "_")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def key_of(authorization: str) -> str:
+    """The key in an Authorization header: Bearer as OpenAI's clients send it, Api-Key as openpi's do, or
+    the password of Basic, which a browser asks for by itself."""
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() in ("bearer", "api-key"):
+        return given.strip()
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(given, validate=True).decode().partition(":")[2]
+        except (binascii.Error, ValueError):
+            return ""
+    return ""
+
+
+class Guard:
+    """Lets a request through, or refuses it with 401, 403, 413 or 421."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app, self._settings = app, settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+        refusal = self._refusal(scope["path"], headers)
+        if refusal is not None:
+            await _refuse(scope, send, *refusal)
+            return
+        if scope["type"] == "websocket":
+            await self._app(scope, receive, send)
+            return
+        await self._counted(scope, receive, send)
+
+    def _refusal(self, path: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
+        settings, host = self._settings, headers.get("host", "")
+        name = (urlsplit(f"//{host}").hostname or "") if host.count("[") == host.count("]") else ""
+        if settings.names and name not in settings.names:
+            return 421, f"this server is not {host!r}; it answers to {', '.join(settings.names)}"
+        origin = headers.get("origin")
+        if origin and origin.partition("://")[2].lower() != host.lower():
+            return 403, f"pages of {origin} may not use this server"
+        if (
+            settings.keys
+            and path not in OPEN
+            and not settings.knows(key_of(headers.get("authorization", "")))
+        ):
+            return 401, "a key is needed: Authorization: Bearer KEY"
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdecimal() or int(length) > settings.max_body:
+            return 413, f"at most {settings.max_body} bytes are taken"
+        return None
+
+    async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        taken = 0
+
+        async def count() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self._settings.max_body:
+                raise HTTPException(413, f"at most {self._settings.max_body} bytes are taken")
+            return message
+
+        await self._app(scope, count, send)
+
+
+async def _refuse(scope: Scope, send: Send, status: int, message: str) -> None:
+    if scope["type"] == "websocket":
+        status_code = status
+        await send({"type": "websocket.http.response.start", "status": status_code, "headers": []})
+        await send({"type": "websocket.http.response.body", "body": message.encode()})
+        return
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    if status == 401:
+        headers.append((b"www-authenticate", b'Basic realm="armillary", charset="UTF-8"'))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(problem(status, message)).encode()})
