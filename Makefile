@@ -1,5 +1,5 @@
 # demo: run the main job   test: the whole suite   check: format, lint, types   fix: repair what tools can
-# docs: write again what is generated in docs/   bench: measure speed
+# docs: write again what is generated in docs/   bench: measure speed   pocket: train pocket from nothing, hours
 # Each makes .venv if it is missing and installs again only when pyproject.toml or constraints.txt changed.
 
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 CODE := armillary tests examples benchmarks docs/commands.py
 WORKERS ?= 2
 
-.PHONY: demo test check fix docs bench
+.PHONY: demo test check fix docs bench pocket
 
 demo: .venv/.demo
 	$(BIN)/python examples/demo.py
@@ -31,6 +31,9 @@ docs: .venv/.demo
 	$(BIN)/python examples/draw_sequence.py docs/pictures/sequence.svg
 	$(BIN)/python examples/demo.py
 	cp out/clip.png docs/pictures/clip.png
+
+pocket: .venv/.demo
+	$(BIN)/armillary train recipes/pocket.toml
 
 bench: .venv/.demo
 	$(BIN)/python benchmarks/speed.py

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from armillary.errors import BadRequest
 
 Metrics = Mapping[str, float]
+Look = Callable[[nn.Module, int], None]
 
 
 @dataclass(frozen=True)
@@ -168,18 +169,20 @@ def train(
     tell: Callable[[str], None] = print,
     save_every: float = 120.0,
     stop_after: int | None = None,
+    look: Look | None = None,
 ) -> nn.Module:
     """Run `job` to the end of its schedule, going on from `folder` if it was begun there; returns the
     averaged model.
 
     The state is written to `folder`/state.pt about every `save_every` seconds and at the end, whole or not
     at all.
+    `look` is given the averaged model and the step each time after that, so that a person can watch it learn.
     `stop_after` ends the call early after that many steps, as a kill would but tidily. Raises BadRequest if
     another process trains in `folder`, and for a state in it that is damaged or of another model.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with alone(folder):
-        return _train(job, schedule, folder / "state.pt", seed, tell, save_every, stop_after)
+        return _train(job, schedule, folder / "state.pt", seed, tell, save_every, stop_after, look)
 
 
 def _train(
@@ -190,6 +193,7 @@ def _train(
     tell: Callable[[str], None],
     save_every: float,
     stop_after: int | None,
+    look: Look | None,
 ) -> nn.Module:
     state = State(job.model, copy.deepcopy(job.model).requires_grad_(False), job.optimizers(schedule.rate))
     if path.exists():
@@ -208,6 +212,8 @@ def _train(
             log.say(state.step, rate, pace)
         if time.monotonic() - saved > save_every:
             state.save(path)
+            if look is not None:
+                look(state.average, state.step)
             saved = time.monotonic()
     state.save(path)
     tell(f"{state.step} steps in {state.seconds / 60:.1f} minutes of computing")

@@ -23,12 +23,14 @@ from armillary.codecs.wan_vae import WanVAE
 from armillary.errors import BadRequest, nearest
 from armillary.shards import sources, write_file, write_json
 from armillary.sim.scenes import Kind
+from armillary.tasks.parts import load_parts
 from armillary.train import cache
 from armillary.train.audio import AudioJob, judge, pocket_audio_config
 from armillary.train.corpus import sentences
 from armillary.train.generator import GeneratorJob, JointJob, latent_statistics
 from armillary.train.layout import Pocket, build_tokenizer, write_checkpoint, write_tokenizer
-from armillary.train.loop import Job, Schedule, read_state, train
+from armillary.train.look import draw_samples
+from armillary.train.loop import Job, Look, Schedule, read_state, train
 from armillary.train.reasoner import ReasonerJob
 from armillary.train.video import VideoJob, pocket_video_config
 from armillary.weights import TRANSFORMER
@@ -210,8 +212,20 @@ class Run:
         tokenizer = Tokenizer.from_file(str(self.checkpoint / "text_tokenizer" / "tokenizer.json"))
         write_checkpoint(model, tokenizer, self.checkpoint)
 
-    def train(self, job: Job, stage: Training, name: str) -> nn.Module:
-        return train(job, stage.schedule(), self.folder / name, seed=self.recipe.seed, tell=self.tell)
+    def train(self, job: Job, stage: Training, name: str, look: Look | None = None) -> nn.Module:
+        schedule, folder = stage.schedule(), self.folder / name
+        return train(job, schedule, folder, seed=self.recipe.seed, tell=self.tell, look=look)
+
+    def draw(self, job: GeneratorJob, stage: Training, name: str) -> None:
+        """Train a generator, with a picture of its samples every few minutes, and write the checkpoint."""
+        self.write(job.model)
+        parts = load_parts(self.checkpoint, device=torch.device("cpu"), dtype=torch.float32, want=("video",))
+
+        def look(model: nn.Module, step: int) -> None:
+            draw_samples(parts, model, self.folder / name / "samples" / f"{step:06d}.png")
+
+        job.model.load_state_dict(self.train(job, stage, name, look).state_dict())
+        self.write(job.model)
 
 
 def run(recipe: Recipe, tell: Tell = print) -> Path:
@@ -272,17 +286,13 @@ def generator_stage(run: Run, stage: GeneratorStage) -> None:
     model = Pocket(run.recipe.seed)
     model.load_state_dict(_average(run.folder / "reasoner"))
     model.copy_tower()
-    job = GeneratorJob(model, run.codec(), run.folder / "cache", size=stage.size)
-    model.load_state_dict(run.train(job, stage, "generator").state_dict())
-    run.write(model)
+    run.draw(GeneratorJob(model, run.codec(), run.folder / "cache", size=stage.size), stage, "generator")
 
 
 def joint_stage(run: Run, stage: JointStage) -> None:
     model = Pocket(run.recipe.seed)
     model.load_state_dict(_average(run.folder / "generator"))
-    job = JointJob(model, run.codec(), run.folder / "cache", size=stage.size)
-    model.load_state_dict(run.train(job, stage, "joint").state_dict())
-    run.write(model)
+    run.draw(JointJob(model, run.codec(), run.folder / "cache", size=stage.size), stage, "joint")
 
 
 _STAGES: dict[str, Callable[[Run, Any], None]] = {

@@ -108,3 +108,14 @@ def test_a_folder_is_trained_in_by_one_process_at_a_time(tmp_path: Path) -> None
         train(Line(), SCHEDULE, tmp_path, tell=quiet, stop_after=1)
     train(Line(), SCHEDULE, tmp_path, tell=quiet, stop_after=1)
     train(Line(), SCHEDULE, tmp_path, tell=quiet, stop_after=1)
+
+
+def test_a_person_can_look_each_time_after_the_state_is_saved(tmp_path: Path) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def look(model: nn.Module, step: int) -> None:
+        assert next(model.parameters()).isfinite().all()
+        seen.append((step, (tmp_path / "state.pt").exists()))
+
+    train(Line(), SCHEDULE, tmp_path, tell=quiet, save_every=0.0, stop_after=3, look=look)
+    assert seen == [(1, True), (2, True), (3, True)]

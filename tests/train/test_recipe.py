@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from armillary.codecs.text import TextCodec
 from armillary.errors import BadRequest
 from armillary.tasks.parts import load_parts
 from armillary.train.generator import IMAGE, GeneratorJob, JointJob
 from armillary.train.layout import Pocket
+from armillary.train.look import draw_samples
 from armillary.train.loop import Draw
 from armillary.train.reasoner import draws
 from armillary.train.recipe import Recipe, read_recipe, run
@@ -53,6 +55,15 @@ def test_the_pocket_recipe_makes_a_checkpoint_that_loads_whole(made: Path) -> No
     assert parts.audio is not None
     assert parts.sight is not None
     assert parts.network.config.layers == 5
+
+
+def test_samples_of_the_same_prompts_are_drawn_as_it_learns(made: Path) -> None:
+    parts = load_parts(made, device=torch.device("cpu"), dtype=torch.float32, want=("video",))
+    for seed in (0, 1):
+        draw_samples(parts, Pocket(seed), made.parent / "samples" / f"{seed}.png")
+    first, second = (Image.open(made.parent / "samples" / f"{seed}.png") for seed in (0, 1))
+    assert first.size == second.size
+    assert first.tobytes() != second.tobytes()
 
 
 def test_what_it_writes_fits_in_sixteen_megabytes(made: Path) -> None:
