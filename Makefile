@@ -28,7 +28,8 @@ fix: .venv/.test
 
 docs: .venv/.demo
 	$(BIN)/python docs/commands.py docs/commands.md
-	$(BIN)/python examples/draw_sequence.py docs/pictures/sequence.svg
+	$(BIN)/armillary explain generate "a red disc slides right and hits the wall" --image docs/pictures/clip.png \
+		--sound --guidance 1 -o docs/pictures/sequence.svg
 	$(BIN)/python examples/demo.py
 	cp out/clip.png docs/pictures/clip.png
 

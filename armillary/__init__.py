@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from armillary.answers import Answer
     from armillary.errors import BadRequest, Cancelled
-    from armillary.loading import convert, load, validate
+    from armillary.loading import convert, explain, load, validate
     from armillary.media.clip import Clip
     from armillary.robots import Actions
     from armillary.world import World
@@ -24,6 +24,7 @@ __all__ = [
     "World",
     "__version__",
     "convert",
+    "explain",
     "load",
     "validate",
 ]
@@ -36,6 +37,7 @@ _HOMES = {
     "Clip": "armillary.media.clip",
     "World": "armillary.world",
     "convert": "armillary.loading",
+    "explain": "armillary.loading",
     "load": "armillary.loading",
     "validate": "armillary.loading",
 }

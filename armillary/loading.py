@@ -1,22 +1,28 @@
 """From a name to a World; from a checkpoint to another; and requests checked without weights.
 
-`load` reads a checkpoint, `convert` writes one anew, `validate` checks a request by json files alone.
+`load` reads a checkpoint, `convert` writes one anew; `validate` checks a request by json files alone, and
+`explain` shows the sequence that it would become.
 """
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from armillary.adapters import AdapterSource, apply_all
 from armillary.adapters import merge as fold_in
 from armillary.errors import BadRequest, nearest
+from armillary.layout import Layout
+from armillary.layout.blank import Shown, blank_parts
 from armillary.locate import JSON_FILES, find_device, find_dtype, locate
 from armillary.requests import InverseDynamicsRequest, PolicyRequest
+from armillary.sequence import Pack, Sample, pack
 from armillary.settle import Facts, Receipt
 from armillary.shards import SHARD_LIMIT
-from armillary.tasks.parts import load_parts
+from armillary.tasks.parts import Parts, load_parts
 from armillary.tasks.ready import acting, describing, drawing, forward, question, read_facts
+from armillary.tasks.reason import converse
 from armillary.tasks.save import save_parts
 from armillary.world import World
 
@@ -76,6 +82,29 @@ def validate(task: str, source: str | os.PathLike[str] = "pocket", **options: An
 
     Raises the BadRequest that the call itself would raise for such a request.
     """
+    return _checks(task)(options, read_facts(*locate(source, files=JSON_FILES)))
+
+
+def explain(task: str, source: str | os.PathLike[str] = "pocket", **options: Any) -> Layout:
+    """The packed sequence that the network would be given for `World.<task>(**options)`; no weights are read.
+
+    Of a task in several runs it is the first. Raises the BadRequest that the call itself would raise.
+    """
+    _checks(task)  # it exists
+    name, folder = locate(source, files=JSON_FILES)
+    facts = read_facts(name, folder)
+    with describing(folder):
+        parts = blank_parts(folder)
+    given = (
+        _given_context(parts, facts, options)
+        if task == "reason"
+        else _given_pack(parts, facts, task, options)
+    )
+    return Layout.of(given, task=task, model=name, margin=parts.checkpoint.config.margin)
+
+
+def _checks(task: str) -> Callable[[Mapping[str, Any], Facts], Receipt]:
+    """What checks a request of this task. Raises BadRequest for no task."""
     checks: dict[str, Callable[[Mapping[str, Any], Facts], Receipt]] = {
         "reason": lambda given, facts: question(given, facts)[1],
         "generate": lambda given, facts: drawing(given, facts).receipt,
@@ -85,4 +114,24 @@ def validate(task: str, source: str | os.PathLike[str] = "pocket", **options: An
     }
     if task not in checks:
         raise BadRequest("task", task, f"nearest are {' or '.join(nearest(task, checks))}")
-    return checks[task](options, read_facts(*locate(source, files=JSON_FILES)))
+    return checks[task]
+
+
+def _given_context(parts: Parts, facts: Facts, options: Mapping[str, Any]) -> Pack:
+    """What the AR tower would read to answer."""
+    return pack([Sample(converse(parts, question(options, facts)[2]).context)])
+
+
+def _given_pack(parts: Parts, facts: Facts, task: str, options: Mapping[str, Any]) -> Pack:
+    """What both towers would be given at the first step: the task runs up to there."""
+    call = getattr(World(parts, facts), task)
+    needed = {
+        name: None
+        for name, p in signature(call).parameters.items()
+        if p.default is p.empty and p.kind is not p.VAR_KEYWORD
+    }
+    try:
+        call(**{**needed, **options})
+    except Shown as shown:
+        return shown.pack
+    raise AssertionError("every task but reason draws")

@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import secrets
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -56,7 +55,7 @@ NeededImage = Annotated[Path, typer.Option(help="A picture file.")]
 ClipOut = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write: .mp4, .gif or .png.")]
 JsonOut = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Where to write the actions.  [default: standard output]"),
+    typer.Option("--output", "-o", help="Where to write it: .json.  [default: standard output]"),
 ]
 
 
@@ -154,9 +153,9 @@ def clip_path(output: Path | None, *, picture: bool, sound: bool) -> Path:
 
 
 def check_json(output: Path | None) -> None:
-    """Refuse a file for actions that is named otherwise: it may be the very picture that is read."""
+    """Refuse a file for JSON that is named otherwise: it may be the very picture that is read."""
     if output is not None and output.suffix.lower() != ".json":
-        raise BadRequest("output", str(output), "actions are written as JSON; name a .json file")
+        raise BadRequest("output", str(output), "this is written as JSON; name a .json file")
     check_folder(output)
 
 
@@ -181,12 +180,10 @@ def check_folder(output: Path | None) -> None:
 
 def write_whole(path: Path, text: str) -> None:
     """A text file, whole or not at all."""
-    partial = path.with_name(f".{secrets.token_hex(8)}{path.suffix}")
-    try:
-        partial.write_text(text + "\n", encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    from armillary.media.encode import replacing
+
+    with replacing(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def tell_receipt(receipt: Mapping[str, Any], *, as_json: bool) -> None:

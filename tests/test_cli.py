@@ -191,6 +191,12 @@ def test_an_answer_streams_as_text(world: FakeWorld, run: Run, capsys: Captured)
     assert asked["stop"] == ["x"]
 
 
+def test_an_answer_is_written_where_it_should_be(world: FakeWorld, run: Run, capsys: Captured) -> None:
+    assert run("reason", "Where?", "-o", "answer.json") == 0
+    assert capsys.readouterr().out == "answer.json\n"
+    assert json.loads(Path("answer.json").read_text())["text"] == "at the left"
+
+
 def test_an_answer_as_json_has_its_boxes(world: FakeWorld, run: Run, capsys: Captured) -> None:
     assert run("reason", "Where?", "--json") == 0
     told = json.loads(capsys.readouterr().out)
@@ -351,7 +357,7 @@ def commands() -> dict[str, Any]:
 def test_every_command_has_a_help_page_with_an_example(name: str, run: Run, capsys: Captured) -> None:
     assert run(name, "--help") == 0
     page = capsys.readouterr().out
-    assert name == "validate" or f"  armillary {name}" in page
+    assert name in ("validate", "explain") or f"  armillary {name}" in page
 
 
 def test_the_page_of_commands_is_what_help_prints_now() -> None:

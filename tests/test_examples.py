@@ -9,17 +9,14 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
-import torch
 from PIL import Image
 
 import armillary
-import armillary.tasks.denoise
 from armillary import cli
 from armillary.media import read_clip, read_receipt
-from armillary.sequence import Sample
 from armillary.sim import episode, replay, success
 
 ROOT = Path(__file__).parents[1]
@@ -143,27 +140,3 @@ def test_the_commands_that_the_demo_names_work(
             cli.main()
         assert not end.value.code, line
     assert capsys.readouterr().out
-
-
-def test_the_picture_of_the_sequence_shows_what_the_sampler_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    example = runpy.run_path(str(EXAMPLES / "draw_sequence.py"))
-    given: list[Sample] = []
-
-    def stop(_network: object, positive: Sample, **_options: Any) -> None:
-        given.append(positive)
-        raise armillary.BadRequest("steps", 0, "this test draws nothing")
-
-    monkeypatch.setattr(armillary.tasks.denoise, "sample", stop)
-    world = armillary.load("pocket")
-    picture = episode("slide", 0, split="test").picture()
-    with pytest.raises(armillary.BadRequest, match="draws nothing"):
-        world.generate(example["PROMPT"], image=picture, sound=True)
-    drawn, margin = example["sample_of_request"]()
-    assert torch.equal(given[0].context.ids_A, drawn.context.ids_A)
-    assert example["draw"](given[0], margin) == example["draw"](drawn, margin)
-
-
-def test_the_picture_of_the_sequence_in_the_readme_is_the_one_drawn_today() -> None:
-    example = runpy.run_path(str(EXAMPLES / "draw_sequence.py"))
-    kept = (ROOT / "docs/pictures/sequence.svg").read_text()
-    assert kept == example["draw"](*example["sample_of_request"]()), "run `make docs`"

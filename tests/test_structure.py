@@ -31,7 +31,7 @@ LAYERS = (
     ("decode",),
     ("memory", "prompts"),
     ("tasks",),
-    ("plan", "train"),
+    ("layout", "plan", "train"),
     ("world",),
     ("loading",),
     ("eval",),

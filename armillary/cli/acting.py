@@ -7,13 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from armillary import terminal
-from armillary.cli.app import app, load_world, only_validates, validate
-from armillary.terminal import guarded, note, progress
+from armillary.cli.app import load_world, needs_no_weights, request
+from armillary.terminal import note, progress
 
 
-@app.command()
-@validate.command()
-@guarded
+@request
 def forward_dynamics(
     context: typer.Context,
     image: terminal.NeededImage,
@@ -39,7 +37,7 @@ def forward_dynamics(
     options: dict[str, Any] = {"image": image, "actions": actions, "domain": domain, "prompt": prompt}
     options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
     where = partial(terminal.clip_path, output, picture=False, sound=False)
-    if only_validates(context, "forward_dynamics", options, where):
+    if needs_no_weights(context, "forward_dynamics", options, where):
         return
     path = where()
     world = load_world(model, device, dtype)
@@ -49,9 +47,7 @@ def forward_dynamics(
     terminal.tell_written(path, clip.receipt, as_json=as_json)
 
 
-@app.command()
-@validate.command()
-@guarded
+@request
 def inverse_dynamics(
     context: typer.Context,
     video: Annotated[Path, typer.Option(help="A clip file.")],
@@ -76,7 +72,7 @@ def inverse_dynamics(
     options: dict[str, Any] = {"video": video, "domain": domain, "prompt": prompt}
     options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
     where = partial(terminal.check_json, output)
-    if only_validates(context, "inverse_dynamics", options, where):
+    if needs_no_weights(context, "inverse_dynamics", options, where):
         return
     world = load_world(model, device, dtype)
     with progress("looking") as on_step:
@@ -84,9 +80,7 @@ def inverse_dynamics(
     terminal.give_actions(actions, output, as_json=as_json)
 
 
-@app.command()
-@validate.command()
-@guarded
+@request
 def policy(
     context: typer.Context,
     instruction: Annotated[str, typer.Argument(help="What to do.", show_default=False)],
@@ -116,7 +110,7 @@ def policy(
     options |= {"decode": clip is not None, "negative": negative, "seed": seed, "steps": steps}
     options |= {"guidance": guidance, "shift": shift}
     where = partial(terminal.check_action_files, output, clip)
-    if only_validates(context, "policy", options, where):
+    if needs_no_weights(context, "policy", options, where):
         return
     world = load_world(model, device, dtype)
     with progress("deciding") as on_step:

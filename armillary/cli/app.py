@@ -1,16 +1,18 @@
 """The application that every command joins, and what several commands share."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import typer
 
 from armillary import terminal
-from armillary.terminal import note
+from armillary.terminal import guarded, note
 
 if TYPE_CHECKING:
     from armillary.world import World
 
+P = ParamSpec("P")
 HELP = """Cosmos 3 in one package: it reasons, generates, acts and trains with one set of weights.
 
 \b
@@ -30,12 +32,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+SAME = "The same options as the command it is for."
 validate = typer.Typer(
-    help="Check a request; no weights are read.\n\nThe same options as the command it is for.",
+    help=f"Check a request; no weights are read.\n\n{SAME}", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(validate, name="validate")
+explain = typer.Typer(
+    help=(
+        "Show the sequence that a request becomes; no weights are read.\n\n"
+        f"{SAME} -o names a picture, .svg or .png; without it the sequence is printed as a table."
+    ),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-app.add_typer(validate, name="validate")
+app.add_typer(explain, name="explain")
 
 
 @app.callback()
@@ -43,19 +53,46 @@ def _every_command(version: terminal.Version = False) -> None:
     """What may stand before a command; the help page is `HELP`."""
 
 
-def only_validates(
+def request(command: Callable[P, None]) -> Callable[P, None]:
+    """Adds a command that asks a model, and the same after `validate` and `explain`."""
+    for place in (app, validate, explain):
+        place.command()(guarded(command))
+    return command
+
+
+def needs_no_weights(
     context: typer.Context, task: str, options: dict[str, Any], where: Callable[[], object]
 ) -> bool:
-    """Check the request and `where` its result goes: no weights yet. `validate` prints what would be used."""
+    """Check the request and `where` its result goes: no weights yet. `validate` and `explain` end here."""
     from armillary.loading import validate as check
 
-    given, only = context.params, context.parent is not None and context.parent.info_name == "validate"
-    receipt = check(task, given["model"], **options)
+    given, before = context.params, context.parent.info_name if context.parent else None
+    if before == "explain":
+        _explain(task, options, given)
+        return True
+    receipt, only = check(task, given["model"], **options), before == "validate"
     if not only or given.get("output") or given.get("clip"):
         where()
     if only:
         terminal.tell_receipt(receipt.to_dict(), as_json=given["as_json"])
     return only
+
+
+def _explain(task: str, options: dict[str, Any], given: dict[str, Any]) -> None:
+    from armillary.layout.rows import check_picture
+    from armillary.loading import explain as lay_out
+
+    output: Path | None = given.get("output")
+    if output is not None:
+        check_picture(output)
+        terminal.check_folder(output)
+    layout = lay_out(task, given["model"], **options)
+    if output is not None:
+        layout.draw(output)
+    if given["as_json"]:
+        terminal.say_json({"path": output and str(output), "rows": layout.rows()})
+    else:
+        terminal.say(layout.table() if output is None else str(output))
 
 
 def load_world(model: str, device: str, dtype: str) -> "World":

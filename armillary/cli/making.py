@@ -1,5 +1,6 @@
 """`reason` and `generate`: answers, pictures and clips."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,16 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from armillary import terminal
-from armillary.cli.app import app, load_world, only_validates, validate
-from armillary.terminal import guarded, note, progress, say, say_json
+from armillary.cli.app import load_world, needs_no_weights, request
+from armillary.terminal import note, progress, say, say_json
 
 
-@app.command()
-@validate.command()
-@guarded
+@request
 def reason(
     context: typer.Context,
     prompt: Annotated[str, typer.Argument(help="The question.", show_default=False)],
+    output: terminal.JsonOut = None,
     image: Annotated[list[Path] | None, typer.Option(help="A picture file; may be repeated.")] = None,
     video: Annotated[list[Path] | None, typer.Option(help="A clip file; may be repeated.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer.  [default: 512]")] = None,
@@ -45,14 +45,17 @@ def reason(
     options: dict[str, Any] = {"prompt": prompt, "images": image or None, "videos": video or None}
     options |= {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     options |= {"stop": stop or None, "seed": seed}
-    if only_validates(context, "reason", options, lambda: None):
+    if needs_no_weights(context, "reason", options, partial(terminal.check_json, output)):
         return
     world, answer = load_world(model, device, dtype), None
     for delta in world.reason(stream=True, **options):
-        if not as_json:
+        if not as_json and not output:
             say(delta.text, end="")
         answer = delta.answer or answer
-    if answer is not None and as_json:
+    if answer is not None and output:
+        terminal.write_whole(output, json.dumps(terminal.answer_fields(answer), ensure_ascii=False))
+        terminal.tell_written(output, answer.receipt, as_json=as_json)
+    elif answer is not None and as_json:
         say_json(terminal.answer_fields(answer))
     elif answer is not None:
         say("")
@@ -60,9 +63,7 @@ def reason(
             note("the answer was cut at its longest; give a larger --max-tokens")
 
 
-@app.command()
-@validate.command()
-@guarded
+@request
 def generate(
     context: typer.Context,
     prompt: Annotated[str, typer.Argument(help="What to show.", show_default=False)],
@@ -101,7 +102,7 @@ def generate(
     options |= {"frames": frames, "fps": fps, "size": size, "sound": sound or None}
     options |= {"seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
     where = partial(terminal.clip_path, output, picture=frames == 1, sound=sound)
-    if only_validates(context, "generate", options, where):
+    if needs_no_weights(context, "generate", options, where):
         return
     path = where()
     world = load_world(model, device, dtype)

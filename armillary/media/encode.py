@@ -82,7 +82,7 @@ def write_png(
     height, width, _ = image_HWC.shape
     text = PngImagePlugin.PngInfo()
     text.add_text("Comment", write_note(metadata, width, height))
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         Image.fromarray(image_HWC).save(temporary, format="PNG", pnginfo=text)
 
 
@@ -108,7 +108,7 @@ def write_gif(
     ends = [round(100 * (index + 1) / rate) for index in range(count)]
     durations_ms = [10 * (end - start) for start, end in zip([0, *ends], ends, strict=False)]
     first, *rest = [Image.fromarray(frame_HWC).quantize(dither=Image.Dither.NONE) for frame_HWC in frames]
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         first.save(
             temporary,
             format="GIF",
@@ -148,7 +148,7 @@ def write_mp4(
                 "sample_rate", sample_rate, f"AAC has {' and '.join(nearest(sample_rate, AAC_RATES))}"
             )
         sound = _fit(sound, round(count / rate * sample_rate))
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         _encode_mp4(temporary, frames, rate, note, sound, sample_rate)
 
 
@@ -228,7 +228,7 @@ def _encode_samples(
 
 
 @contextmanager
-def _replacing(path: str | os.PathLike[str]) -> Generator[Path]:
+def replacing(path: str | os.PathLike[str]) -> Generator[Path]:
     """A name to write to in the folder of `path`; flushed and renamed at the end, removed on any error."""
     target = Path(path)
     if not target.parent.is_dir():

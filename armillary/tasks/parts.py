@@ -104,10 +104,16 @@ def load_sight(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dty
             if checkpoint.is_edge
             else QwenViT(QwenViTConfig.from_dict(checkpoint.root["vision_config"]))
         )
+    folder, patch = checkpoint.folder, tower.config.patch_size
+    load_part(tower, stored_sight(checkpoint), device=device, dtype=dtype, where=folder)
+    return Sight(tower, *sight_rules(checkpoint, patch))
+
+
+def sight_rules(checkpoint: Checkpoint, patch: int) -> tuple[PictureRules, ClipRules]:
+    """How pictures and clips are prepared for a tower with patches of so many pixels a side."""
     folder = checkpoint.folder
-    rules = {"patch_size": tower.config.patch_size, "temporal_patch_size": 1 if checkpoint.is_edge else 2}
-    return Sight(
-        load_part(tower, stored_sight(checkpoint), device=device, dtype=dtype, where=folder),
+    rules = {"patch_size": patch, "temporal_patch_size": 1 if checkpoint.is_edge else 2}
+    return (
         PictureRules.from_dict(rules | _read_if_there(folder / "preprocessor_config.json")),
         ClipRules.from_dict(rules | _read_if_there(folder / "video_preprocessor_config.json")),
     )
