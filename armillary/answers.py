@@ -1,4 +1,4 @@
-"""What the reasoner answers: text, and the boxes, points and events that it wrote, in a person's units."""
+"""What the reasoner answers: text, and the boxes, points, trajectories and events in it, in a person's units."""
 
 import json
 import math
@@ -6,15 +6,16 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from PIL import Image
 
 from armillary.errors import BadRequest
-from armillary.media.draw import draw_boxes, draw_points
+from armillary.media.draw import DARK, GAP, draw_boxes, draw_events, draw_paths, draw_points
 from armillary.media.source import Pixels
 
 SCALE = 1000  # the model counts each side of a picture from 0 to this
+TRAJECTORY = "trajectory"  # points whose label says so are one path, in their order
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,27 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Trajectory:
+    """A labelled path through points (x, y) in pixels of the source picture, first to last."""
+
+    points: tuple[tuple[float, float], ...]
+    label: str = ""
+
+
+@dataclass(frozen=True)
 class Event:
     """Something that happens in a clip, from `start` to `end` in seconds."""
 
     start: float
     end: float
     caption: str = ""
+
+
+class Film(NamedTuple):
+    """Frames of a clip that were looked at, few and small, uint8 [T, H, W, 3], and their times in seconds."""
+
+    frames: Pixels
+    times_s: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -56,7 +72,8 @@ class Usage:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """An answer of the reasoner. Boxes and points lie on `picture`: the last one, or a clip's first frame."""
+    """An answer of the reasoner. Boxes, points and trajectories lie on `picture`: the last one shown, or a
+    clip's first frame. `film` is the last clip, as far as it was looked at."""
 
     text: str
     usage: Usage
@@ -64,24 +81,47 @@ class Answer:
     thinking: str = ""
     boxes: tuple[Box, ...] = ()
     points: tuple[Point, ...] = ()
+    trajectories: tuple[Trajectory, ...] = ()
     events: tuple[Event, ...] = ()
     receipt: Mapping[str, Any] = field(default_factory=dict[str, Any])
     picture: Pixels | None = field(default=None, repr=False)
+    film: Film | None = field(default=None, repr=False)
 
     def draw(self, path: str | os.PathLike[str]) -> None:
-        """Paint boxes and points on the picture and save it. Raises BadRequest if there are none."""
+        """Paint what was found and save it: boxes, points and trajectories on the picture, events as a
+        timeline under the frames of the clip. Raises BadRequest if there are none."""
         if self.picture is None:
             raise BadRequest("picture", None, "the question came without a picture or clip to draw on")
-        if not self.boxes and not self.points:
-            raise BadRequest("answer", self.text, "holds no boxes and no points to draw")
-        canvas = draw_boxes(
-            self.picture, [(b.x1, b.y1, b.x2, b.y2) for b in self.boxes], labels=[b.label for b in self.boxes]
-        )
-        if self.points:
-            factor = canvas.width / self.picture.shape[1]
-            places = [(p.x * factor, p.y * factor) for p in self.points]
-            canvas = draw_points(canvas, places, labels=[p.label for p in self.points])
-        _save(canvas, path)
+        parts: list[Image.Image] = []
+        if self.boxes or self.points or self.trajectories:
+            parts.append(self._marked(self.picture))
+        if self.events and self.film:
+            spans_s = [(e.start, e.end) for e in self.events]
+            parts.append(draw_events(*self.film, spans_s, labels=[e.caption for e in self.events]))
+        if not parts:
+            raise BadRequest("answer", self.text, "holds no boxes, points or events to draw")
+        _save(_stacked(parts), path)
+
+    def _marked(self, picture: Pixels) -> Image.Image:
+        boxes = [(b.x1, b.y1, b.x2, b.y2) for b in self.boxes]
+        canvas = draw_boxes(picture, boxes, labels=[b.label for b in self.boxes])
+        factor = canvas.width / picture.shape[1]
+        paths = [[(x * factor, y * factor) for x, y in t.points] for t in self.trajectories]
+        canvas = draw_paths(canvas, paths, labels=[t.label for t in self.trajectories])
+        points = [(p.x * factor, p.y * factor) for p in self.points]
+        return draw_points(canvas, points, labels=[p.label for p in self.points])
+
+
+def _stacked(parts: list[Image.Image]) -> Image.Image:
+    """Pictures one below the other."""
+    if len(parts) == 1:
+        return parts[0]
+    height = sum(part.height for part in parts) + GAP * (len(parts) - 1)
+    canvas, top = Image.new("RGB", (max(part.width for part in parts), height), DARK), 0
+    for part in parts:
+        canvas.paste(part, ((canvas.width - part.width) // 2, top))
+        top += part.height + GAP
+    return canvas
 
 
 def _save(canvas: Image.Image, path: str | os.PathLike[str]) -> None:
@@ -95,22 +135,34 @@ def _save(canvas: Image.Image, path: str | os.PathLike[str]) -> None:
 class Marks:
     """What was found in a text."""
 
-    boxes: tuple[Box, ...]
-    points: tuple[Point, ...]
-    events: tuple[Event, ...]
+    boxes: tuple[Box, ...] = ()
+    points: tuple[Point, ...] = ()
+    trajectories: tuple[Trajectory, ...] = ()
+    events: tuple[Event, ...] = ()
 
 
 def find_marks(text: str, size: tuple[int, int] | None) -> Marks:
-    """Boxes, points and events in the JSON of an answer, fenced or bare, whole or cut off by the token limit.
+    """Boxes, points, trajectories and events in the JSON of an answer, fenced or bare, whole or cut off.
 
-    `size` is (height, width) of the source picture in pixels; without it there are no boxes or points.
-    Coordinates 0-1000 become pixels, each axis for itself, in the picture. Malformed ones are passed over.
+    `size` is (height, width) of the source picture in pixels; without it there are events only. Coordinates
+    0-1000 become pixels, each axis for itself, in the picture. Points that share a label with the word
+    "trajectory" are one. Malformed marks are passed over.
     """
     items = [item for value in _json_values(text) for item in _items(value)]
     boxes = (_box(item, size) for item in items if size)
-    points = (_point(item, size) for item in items if size)
-    events = (_event(item) for item in items)
-    return Marks(tuple(filter(None, boxes)), tuple(filter(None, points)), tuple(filter(None, events)))
+    points = [point for item in items if size and (point := _point(item, size))]
+    paths: dict[str, list[tuple[float, float]]] = {}
+    for point in points:
+        if TRAJECTORY in point.label.lower():
+            paths.setdefault(point.label, []).append((point.x, point.y))
+    trajectories = tuple(Trajectory(tuple(path), label) for label, path in paths.items() if len(path) > 1)
+    on_paths = {trajectory.label for trajectory in trajectories}
+    return Marks(
+        tuple(filter(None, boxes)),
+        tuple(point for point in points if point.label not in on_paths),
+        trajectories,
+        tuple(filter(None, map(_event, items))),
+    )
 
 
 def _json_values(text: str) -> Iterator[Any]:

@@ -1,13 +1,15 @@
 """Boxes, points and events found in what the model wrote, and drawn."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from armillary.answers import Answer, Box, Event, Marks, Point, Usage, find_marks
+from armillary.answers import Answer, Box, Event, Film, Marks, Point, Trajectory, Usage, find_marks
 from armillary.errors import BadRequest
+from armillary.media.draw import COLOURS
 
 SIZE = (50, 200)  # height, width
 BOX = '{"bbox_2d": [100, 200, 500, 1000], "label": "red disc"}'
@@ -52,12 +54,21 @@ def test_corners_are_put_in_order_and_kept_inside() -> None:
     ],
 )
 def test_what_is_malformed_gives_no_marks(item: str) -> None:
-    assert find_marks(item, SIZE) == Marks((), (), ())
+    assert find_marks(item, SIZE) == Marks()
 
 
-def test_points_keep_the_order_of_a_trajectory() -> None:
+def test_points_keep_their_order() -> None:
     text = '[{"point_2d": [0, 0], "label": "path"}, {"point_2d": [1000, 500]}, {"point_2d": [250, 100]}]'
     assert find_marks(text, SIZE).points == (Point(0, 0, "path"), Point(200, 25), Point(50, 5))
+
+
+def test_points_whose_label_says_so_are_a_trajectory() -> None:
+    path = [{"point_2d": [x, 500], "label": "gripper trajectory"} for x in (100, 300, 200)]
+    marks = find_marks(json.dumps([*path, {"point_2d": [0, 0], "label": "cup"}]), SIZE)
+    assert marks.trajectories == (Trajectory(((20, 25), (60, 25), (40, 25)), "gripper trajectory"),)
+    assert marks.points == (Point(0, 0, "cup"),)
+    alone = find_marks(json.dumps(path[:1]), SIZE)
+    assert (len(alone.points), alone.trajectories) == (1, ())
 
 
 def test_without_a_picture_there_are_events_only() -> None:
@@ -95,11 +106,33 @@ def test_drawing_paints_boxes_and_points_at_their_places(tmp_path: Path) -> None
     assert not changed[25 * factor, 60 * factor]
 
 
+def test_a_trajectory_is_drawn_from_its_first_point_to_its_last(tmp_path: Path) -> None:
+    answer(trajectories=(Trajectory(((20, 25), (100, 25), (180, 40)), "t"),)).draw(tmp_path / "a.png")
+    drawn = np.asarray(Image.open(tmp_path / "a.png"))
+    factor = drawn.shape[1] // 200
+    changed = (drawn != 128).any(axis=2)
+    for x, y in ((20, 25), (60, 25), (100, 25), (140, 32), (180, 40)):
+        assert changed[round(y * factor), round(x * factor)], (x, y)
+    assert not changed[10 * factor, 140 * factor]
+
+
+def test_events_are_bars_on_the_time_axis_under_the_frames_seen(tmp_path: Path) -> None:
+    film = Film(np.full((3, 64, 64, 3), 128, np.uint8), (0.0, 0.5, 2.0))
+    first, second = Event(0.0, 0.5, "it slides"), Event(0.5, 2.0, "it stops")
+    answer(events=(first, second), film=film).draw(tmp_path / "a.png")
+    drawn = np.asarray(Image.open(tmp_path / "a.png"))
+    widths = [(drawn == COLOURS[i]).all(axis=2).sum(axis=1).max() for i in (0, 1)]
+    assert widths[1] == pytest.approx(3 * widths[0], abs=4)
+    answer(events=(first,), film=film, boxes=(WANTED,)).draw(tmp_path / "both.png")
+    assert np.asarray(Image.open(tmp_path / "both.png")).shape[0] > drawn.shape[0]
+
+
 @pytest.mark.parametrize(
     ("marks", "name", "message"),
     [
         ({"picture": None, "boxes": (WANTED,)}, "a.png", "without a picture"),
-        ({}, "a.png", "no boxes and no points"),
+        ({"events": (Event(0, 1),)}, "a.png", "no boxes"),
+        ({}, "a.png", "no boxes, points or events"),
         ({"boxes": (WANTED,)}, "a.doc", "ends in"),
     ],
 )

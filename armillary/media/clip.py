@@ -3,7 +3,6 @@
 Legend: T frames, H height, W width, C channels, N samples.
 """
 
-import math
 import os
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,13 +14,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from armillary.errors import BadRequest, nearest
-from armillary.media.draw import COLOURS, font
+from armillary.media.draw import COLOURS, contact_sheet, font, ticks
 from armillary.media.encode import check_frames, check_sound, frame_rate, write_gif, write_mp4, write_png
 from armillary.media.source import Pixels
 
-CELL = 192
-"""Longer side of a contact sheet's pictures, in pixels, unless a scale is given."""
-TIME_WIDTH, TIME_HEIGHT, GAP = 56, 24, 8
 SUFFIXES = (".mp4", ".png", ".gif")
 
 
@@ -87,25 +83,8 @@ class Clip:
         `scale` multiplies the frames' size; without it they are brought to about 192 pixels, small ones by a
         whole factor with sharp pixels so that they can be judged. Without `columns` the sheet is roughly 4:3.
         """
-        count, (height, width) = len(self.frames), self.frames.shape[1:3]
-        scale = _sheet_scale(max(height, width)) if scale is None else scale
-        if not 0 < scale < math.inf:
-            raise BadRequest("scale", scale, "a positive factor")
-        cell = (max(1, round(width * scale)), max(1, round(height * scale)))
-        step_x, step_y = max(cell[0], TIME_WIDTH) + GAP, cell[1] + TIME_HEIGHT
-        if columns is None:
-            columns = min(count, math.ceil(math.sqrt(count * step_y / step_x * 4 / 3)))
-        if columns < 1:
-            raise BadRequest("columns", columns, "at least 1")
-        rows = math.ceil(count / columns)
-        sheet = Image.new("RGB", (GAP + columns * step_x, GAP + rows * step_y), (24, 24, 24))
-        draw, text = ImageDraw.Draw(sheet), font(13)
-        method = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.LANCZOS
-        for index, frame_HWC in enumerate(self.frames):
-            x, y = GAP + index % columns * step_x, GAP + index // columns * step_y
-            sheet.paste(Image.fromarray(frame_HWC).resize(cell, method), (x, y))
-            draw.text((x, y + cell[1] + 3), f"{index / self.fps:.3f} s", fill=(220, 220, 220), font=text)
-        return sheet
+        times_s = [index / self.fps for index in range(len(self.frames))]
+        return contact_sheet(self.frames, times_s, columns=columns, scale=scale)
 
     def waveform(self) -> Image.Image:
         """The sound as a picture: one band a channel, below it seconds and the peak of all channels.
@@ -130,11 +109,6 @@ class Clip:
 
 def _number(count: int, thing: str) -> str:
     return f"{count} {thing}{'' if count == 1 else 's'}"
-
-
-def _sheet_scale(longer_side: int) -> float:
-    scale = CELL / longer_side
-    return float(math.floor(scale)) if scale >= 1 else scale
 
 
 def _draw_band(
@@ -163,12 +137,8 @@ def _draw_band(
 
 
 def _draw_seconds(draw: ImageDraw.ImageDraw, duration_s: float, corner: tuple[int, int], width: int) -> None:
-    """About eight ticks at round numbers of seconds."""
     left, top = corner
-    rough = max(duration_s, 1e-3) / 8
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
-    for tick in range(int(duration_s / step + 1e-9) + 1):
-        x = left + round(width * tick * step / max(duration_s, 1e-3))
+    for tick_s in ticks(duration_s):
+        x = left + round(width * tick_s / max(duration_s, 1e-3))
         draw.line((x, top, x, top + 6), fill=(90, 90, 90))
-        draw.text((x, top + 8), f"{tick * step:g} s", fill=(90, 90, 90), font=font(12), anchor="ma")
+        draw.text((x, top + 8), f"{tick_s:g} s", fill=(90, 90, 90), font=font(12), anchor="ma")

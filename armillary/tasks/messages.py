@@ -11,7 +11,9 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from PIL import Image
 
+from armillary.answers import Film
 from armillary.codecs.qwen_vit import Grid
 from armillary.codecs.sight import (
     DEFAULT_FPS,
@@ -30,6 +32,7 @@ from armillary.media.source import Pixels, read_data_uri
 from armillary.sequence import Context, Visual
 from armillary.tasks.parts import Parts, Sight
 
+FILM, FILM_SIDE = 12, 192  # frames of a clip that an answer keeps, and their longer side in pixels
 ROLES = ("system", "user", "assistant")
 KEYS = {
     "text": {"text"},
@@ -48,6 +51,7 @@ class Seen:
     slices: tuple[Slice, ...]
     picture_HW3: Pixels  # the picture, or the clip's first frame, in its own pixels
     receipt: Mapping[str, Any]
+    film: Film | None = None  # of a clip
 
 
 @dataclass(frozen=True)
@@ -136,9 +140,22 @@ def see_clip(
     frames_THW3, times_s = _sampled(source, choose, field)
     patches, slices_s = clip_patches(frames_THW3, times_s, rules, field=field)
     count = tokens(patches.grid, sight.merge) // len(slices_s)
-    receipt = {"kind": "video", "looked_at": _size(patches.grid, sight), "tokens": count * len(slices_s)}
+    receipt: dict[str, Any] = {"kind": "video", "looked_at": _size(patches.grid, sight)}
+    receipt["tokens"] = count * len(slices_s)
     slices = tuple(Slice(count, slice_text(s)) for s in slices_s)
-    return Seen(patches, slices, frames_THW3[0], receipt | {"times_s": [round(t, 3) for t in times_s]})
+    receipt["times_s"] = [round(t, 3) for t in times_s]
+    return Seen(patches, slices, frames_THW3[0], receipt, _film(frames_THW3, times_s))
+
+
+def _film(frames_THW3: Pixels, times_s: Sequence[float]) -> Film:
+    """At most FILM frames of at most FILM_SIDE pixels, for a person to look at."""
+    chosen = np.linspace(0, len(frames_THW3) - 1, min(FILM, len(frames_THW3))).round().astype(int)
+    small: list[Pixels] = []
+    for i in chosen:
+        picture = Image.fromarray(frames_THW3[i])
+        picture.thumbnail((FILM_SIDE, FILM_SIDE))
+        small.append(np.asarray(picture))
+    return Film(np.stack(small), tuple(times_s[i] for i in chosen))
 
 
 def _is_number(value: Any, kind: type) -> bool:

@@ -107,9 +107,11 @@ def _answer(parts: Parts, talk: Conversation, sampling: Sampling, flags: dict[st
             finish_reason=piece.finish,
             boxes=marks.boxes,
             points=marks.points,
+            trajectories=marks.trajectories,
             events=marks.events,
             receipt=_receipt(parts, talk, sampling, flags),
             picture=picture,
+            film=talk.seen[-1].film if talk.seen else None,
         )
         yield replace(delta, answer=answer)
 
