@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -63,10 +64,10 @@ class AdaptedLinear(nn.Linear):
         self.weight, self.bias = base.weight, base.bias
         self.scales: list[float] = []
 
-    def add(self, update: Update) -> None:
-        i, like = len(self.scales), self.weight
-        self.register_buffer(f"down_{i}", update.down_RI.to(like.device, like.dtype), persistent=False)
-        self.register_buffer(f"up_{i}", update.up_OR.to(like.device, like.dtype), persistent=False)
+    def add(self, update: Update, device: torch.device) -> None:
+        i, dtype = len(self.scales), self.weight.dtype
+        self.register_buffer(f"down_{i}", update.down_RI.to(device, dtype), persistent=False)
+        self.register_buffer(f"up_{i}", update.up_OR.to(device, dtype), persistent=False)
         self.scales.append(update.scale)
 
     def updates(self) -> list[Update]:
@@ -81,9 +82,11 @@ class AdaptedLinear(nn.Linear):
             y_NO = y_NO + update.scale * F.linear(F.linear(input, update.down_RI), update.up_OR)
         return y_NO
 
-    def merged(self) -> Tensor:
-        """The weight with every update in it, in its own dtype."""
-        return sum((u.delta() for u in self.updates()), self.weight.float()).to(self.weight.dtype)
+    def merged(self, weight_OI: Tensor | None = None) -> Tensor:
+        """The weight, its own or another that stands for it, with every update in it, in that one's dtype."""
+        weight_OI = self.weight if weight_OI is None else weight_OI
+        deltas = (u.delta().to(weight_OI.device) for u in self.updates())
+        return sum(deltas, weight_OI.float()).to(weight_OI.dtype)
 
 
 # -- reading -----------------------------------------------------------------------------------------------
@@ -205,12 +208,13 @@ def apply(network: Network, adapter: Adapter, *, weight: float = 1.0) -> None:
         if (len((u := adapter.updates[module]).up_OR), u.down_RI.shape[1]) != layer.weight.shape
     ]
     _refuse(adapter, unknown, misfits, example=next(iter(ours)))
+    device = network.norm_ar.weight.device  # a layer's own weight may be on disk
     for layer, module, place in pairs:
         if not isinstance(layer, AdaptedLinear):
             layer = AdaptedLinear(layer).requires_grad_(False)
             network.set_submodule(place, layer)
         update = adapter.updates[module]
-        layer.add(Update(update.down_RI, update.up_OR, weight * update.scale))
+        layer.add(Update(update.down_RI, update.up_OR, weight * update.scale), device)
 
 
 def _refuse(adapter: Adapter, unknown: Sequence[str], misfits: Sequence[str], *, example: str) -> None:

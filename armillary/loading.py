@@ -6,6 +6,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,16 @@ from armillary.errors import BadRequest, nearest
 from armillary.layout import Layout
 from armillary.layout.blank import Shown, blank_parts
 from armillary.locate import JSON_FILES, find_device, find_dtype, locate
+from armillary.memory import Mode, check_mode, choose, free_bytes
 from armillary.requests import InverseDynamicsRequest, PolicyRequest
 from armillary.sequence import Pack, Sample, pack
 from armillary.settle import Facts, Receipt
 from armillary.shards import SHARD_LIMIT
-from armillary.tasks.parts import Parts, load_parts
+from armillary.tasks.parts import Parts, load_parts, weigh
 from armillary.tasks.ready import acting, describing, drawing, forward, question, read_facts
 from armillary.tasks.reason import converse
 from armillary.tasks.save import save_parts
+from armillary.weights import Checkpoint
 from armillary.world import World
 
 
@@ -32,6 +35,7 @@ def load(
     *,
     device: str = "auto",
     dtype: str = "auto",
+    memory: Mode | None = None,
     adapters: Sequence[AdapterSource] = (),
     merge: bool = False,
 ) -> World:
@@ -39,20 +43,27 @@ def load(
 
     source: "pocket" (shipped with the package), a folder in a published layout, or a name on the Hugging
     Face hub such as "nvidia/Cosmos3-Nano", of which only the parts that are needed are downloaded. device:
-    "auto" is the GPU if there is one. dtype: "auto" is bfloat16 on a GPU and float32 on a CPU. adapters: LoRA
-    files, or pairs of a file and how strongly it counts; `merge` folds them into the weights.
+    "auto" is the GPU if there is one. dtype: "auto" is bfloat16 on a GPU and float32 on a CPU. memory:
+    "resident", "tower" (one tower or autoencoder at a time) or "stream" (one block at a time, from disk); the
+    results are the same; None is the fastest that fits what is free, and `world.memory` says why. adapters:
+    LoRA files, or pairs of a file and how strongly it counts; `merge` folds them into the weights.
     Raises BadRequest for a source that cannot be found and for weights that do not fit their configs.
     """
+    check_mode(memory)
     where = find_device(device)
     kind = find_dtype(dtype, where)
     name, folder = locate(source)
     with describing(folder):
         facts = read_facts(name, folder)
-        parts = load_parts(folder, device=where, dtype=kind)
+        choice = choose(weigh(Checkpoint(folder), kind), free_bytes(where), memory)
+        if merge and choice.mode != "resident":
+            message = f"memory={choice.mode} reads weights anew, without it; leave it out, or `convert` first"
+            raise BadRequest("merge", merge, message)
+        parts = load_parts(folder, device=where, dtype=kind, memory=choice.mode)
     apply_all(parts.network, adapters)
     if merge:
         fold_in(parts.network)
-    return World(parts, facts)
+    return World(parts, replace(facts, memory=choice.mode), choice)
 
 
 def convert(

@@ -56,6 +56,7 @@ class Facts:
     kept: int = 5  # frames of a video that a continuation starts with
     robots: tuple[str, ...] = ()
     fixed_steps: bool = False  # a few-step student: its schedule is part of its weights
+    memory: str | None = None  # where it is loaded: the memory mode
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Receipt:
     rounded: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Any])
     tokens: Mapping[str, int] = field(default_factory=dict[str, int])
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    memory: str | None = None  # the memory mode; None where nothing was loaded
     version: str = __version__
 
     def to_dict(self) -> dict[str, Any]:
@@ -218,4 +220,5 @@ def _receipt(request: Request, facts: Facts, used: Mapping[str, Any]) -> Receipt
         used={name: shown(value) for name, value in used.items()},
         defaulted=tuple(name for name in used if name not in given),
         rounded={} if asked in (None, made) else {"frames": {"asked": asked, "made": made}},
+        memory=facts.memory,
     )

@@ -38,6 +38,12 @@ Model = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        help="resident, tower (one at a time) or stream (from disk); the same results.  [default: what fits]"
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with the receipt.")]
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same result.  [default: 0]")]
 Steps = Annotated[int | None, typer.Option(help="Denoising steps.  [default: the model's]")]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,6 @@ from armillary.shards import (
     write_shards,
 )
 
-Module = TypeVar("Module", bound=nn.Module)
 TRANSFORMER = "diffusion_pytorch_model"  # the stem of weight files in diffusers' folders
 PIPELINE = "Cosmos3OmniPipeline"
 
@@ -250,20 +249,9 @@ class Checkpoint:
         return read_json(path) if path.exists() else None
 
 
-def assign(
-    module: nn.Module,
-    found: Stored,
-    *,
-    device: torch.device,
-    dtype: torch.dtype | None,
-    where: Path,
-    keep_fp32: Callable[[str], bool] = lambda name: False,
-) -> None:
-    """Give a meta-built module its tensors; before one is read, refuse any that is missing, unexpected or of
-    another shape or kind.
-
-    `dtype` None keeps what the file holds; names for which `keep_fp32` holds become fp32 whatever `dtype` is.
-    """
+def check(module: nn.Module, found: Stored, where: Path) -> None:
+    """Before one is read, refuse tensors that are missing, unexpected, or of another shape or kind than the
+    module's."""
     wanted = module.state_dict()
     both = [(name, found[name], wanted[name]) for name in wanted if name in found]
     problems = (
@@ -281,6 +269,20 @@ def assign(
     told = [listed(names, label) for names, label in problems if names]
     if told:
         raise BadRequest("model", str(where), "tensors do not fit the config; " + "; ".join(told))
+
+
+def fill(
+    module: nn.Module,
+    found: Stored,
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    keep_fp32: Callable[[str], bool] = lambda name: False,
+) -> None:
+    """Give a meta-built module tensors that were checked, one at a time.
+
+    `dtype` None keeps what the file holds; names for which `keep_fp32` holds become fp32 whatever `dtype` is.
+    """
     for name, tensor in tensors(found):
         kind = torch.float32 if keep_fp32(name) else dtype
         value = tensor.to(device=device, dtype=kind) if tensor.is_floating_point() else tensor.to(device)
@@ -294,35 +296,27 @@ def _fits(dtype: torch.dtype, wanted: torch.dtype) -> bool:
     return not dtype.is_floating_point
 
 
-def load_network(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype | None) -> Network:
-    """Both towers, strictly, or the AR tower of a reasoner; the time MLP stays in fp32.
-
-    `dtype` None keeps what the files hold.
-    """
+def build_network(checkpoint: Checkpoint) -> Network:
+    """The towers without numbers, on the meta device. Raises BadRequest for FP8 files."""
     if checkpoint.transformer.get("quantization_config"):
         raise BadRequest("model", str(checkpoint.folder), "holds FP8 weights; load its branch `main`")
     with torch.device("meta"):
         network = Network(checkpoint.config)
         if checkpoint.reads_only:
             network.keep_reader()
+    return network
+
+
+def stored_network(checkpoint: Checkpoint, network: Network) -> Stored:
+    """Where the towers' tensors lie, by our names; one that the network does not have keeps its published
+    one."""
     ours = {published_name(n): n for n in network.state_dict()}
-    assign(
-        network,
-        renamed(checkpoint.stored, lambda name: ours.get(name, name), checkpoint.folder),
-        device=device,
-        dtype=dtype,
-        where=checkpoint.folder,
-        keep_fp32=lambda name: name.startswith("time."),
-    )
-    return network.requires_grad_(False).eval()
+    return renamed(checkpoint.stored, lambda name: ours.get(name, name), checkpoint.folder)
 
 
-def load_part(
-    module: Module, found: Stored, *, device: torch.device, dtype: torch.dtype | None, where: Path
-) -> Module:
-    """A network built on the meta device, given its tensors strictly."""
-    assign(module, found, device=device, dtype=dtype, where=where)
-    return module.requires_grad_(False).eval()
+def is_time(name: str) -> bool:
+    """Whether a tensor of ours belongs to the time embedding, which stays in fp32."""
+    return name.startswith("time.")
 
 
 def published_state(network: Network) -> dict[str, Tensor]:

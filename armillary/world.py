@@ -17,6 +17,7 @@ from armillary.decode import Sampling
 from armillary.locate import find_dtype
 from armillary.media import Clip
 from armillary.media.decode import PictureSource
+from armillary.memory import Choice
 from armillary.requests import InverseDynamicsRequest, PolicyRequest, ReasonRequest
 from armillary.robots import Actions, Robot
 from armillary.settle import Facts, Numbers, Receipt
@@ -99,17 +100,20 @@ class World:
     raised. FloatingPointError names the stage at which numbers stopped being finite.
     """
 
-    def __init__(self, parts: Parts, facts: Facts) -> None:
+    def __init__(self, parts: Parts, facts: Facts, memory: Choice | None = None) -> None:
         self.parts, self.facts = parts, facts
+        self.memory = memory or Choice(parts.memory, "asked for")
 
     def __repr__(self) -> str:
-        weight = next(self.parts.network.parameters())
-        return f"World({self.facts.model}, {str(weight.dtype).removeprefix('torch.')} on {weight.device})"
+        dtype = str(self.parts.dtype).removeprefix("torch.")
+        held = "" if self.memory.mode == "resident" else f", memory {self.memory.mode}"
+        return f"World({self.facts.model}, {dtype} on {self.parts.device}{held})"
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know about this checkpoint, such as a head that it lacks."""
-        return tuple(self.parts.checkpoint.notes)
+        """What a person should know about this world, such as a head it lacks and what lives in memory."""
+        held = () if self.memory.mode == "resident" else (f"memory {self.memory.mode}: {self.memory.why}",)
+        return (*self.parts.checkpoint.notes, *held)
 
     def save(self, folder: str | os.PathLike[str], *, dtype: str | None = None) -> None:
         """Write this world in the published layout, with the adapters that it uses folded in.

@@ -27,6 +27,7 @@ def forward_dynamics(
     model: terminal.Model = "pocket",
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
+    memory: terminal.Memory = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Show what a robot's actions would do.
@@ -40,7 +41,7 @@ def forward_dynamics(
     if needs_no_weights(context, "forward_dynamics", options, where):
         return
     path = where()
-    world = load_world(model, device, dtype)
+    world = load_world(model, device, dtype, memory)
     with progress("imagining") as on_step:
         clip = world.forward_dynamics(**options, on_step=on_step)
     clip.save(path)
@@ -62,6 +63,7 @@ def inverse_dynamics(
     model: terminal.Model = "pocket",
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
+    memory: terminal.Memory = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Tell which actions made a clip.
@@ -74,7 +76,7 @@ def inverse_dynamics(
     where = partial(terminal.check_json, output)
     if needs_no_weights(context, "inverse_dynamics", options, where):
         return
-    world = load_world(model, device, dtype)
+    world = load_world(model, device, dtype, memory)
     with progress("looking") as on_step:
         actions = world.inverse_dynamics(**options, on_step=on_step)
     terminal.give_actions(actions, output, as_json=as_json)
@@ -98,6 +100,7 @@ def policy(
     model: terminal.Model = "pocket",
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
+    memory: terminal.Memory = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Tell a robot what to do now.
@@ -112,7 +115,7 @@ def policy(
     where = partial(terminal.check_action_files, output, clip)
     if needs_no_weights(context, "policy", options, where):
         return
-    world = load_world(model, device, dtype)
+    world = load_world(model, device, dtype, memory)
     with progress("deciding") as on_step:
         actions = world.policy(**options, on_step=on_step)
     if clip and actions.clip:

@@ -95,11 +95,12 @@ def _explain(task: str, options: dict[str, Any], given: dict[str, Any]) -> None:
         terminal.say(layout.table() if output is None else str(output))
 
 
-def load_world(model: str, device: str, dtype: str) -> "World":
+def load_world(model: str, device: str, dtype: str, memory: str | None) -> "World":
     from armillary.loading import load
 
+    mode: Any = memory
     note(f"loading {model}")
-    world = load(model, device=device, dtype=dtype)
+    world = load(model, device=device, dtype=dtype, memory=mode)
     for remark in world.notes:
         note(f"{model}: {remark}")
     return world

@@ -34,6 +34,7 @@ def reason(
     model: terminal.Model = "pocket",
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
+    memory: terminal.Memory = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Answer a question about pictures and clips.
@@ -47,7 +48,7 @@ def reason(
     options |= {"stop": stop or None, "seed": seed}
     if needs_no_weights(context, "reason", options, partial(terminal.check_json, output)):
         return
-    world, answer = load_world(model, device, dtype), None
+    world, answer = load_world(model, device, dtype, memory), None
     for delta in world.reason(stream=True, **options):
         if not as_json and not output:
             say(delta.text, end="")
@@ -87,6 +88,7 @@ def generate(
     model: terminal.Model = "pocket",
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
+    memory: terminal.Memory = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Make a picture or a clip from words.
@@ -105,7 +107,7 @@ def generate(
     if needs_no_weights(context, "generate", options, where):
         return
     path = where()
-    world = load_world(model, device, dtype)
+    world = load_world(model, device, dtype, memory)
     with progress("generating") as on_step:
         clip = world.generate(**options, on_step=on_step)
     clip.save(path)

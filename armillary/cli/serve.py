@@ -37,6 +37,7 @@ def serve(
     max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.", min=1)] = 4096,
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
+    memory: terminal.Memory = None,
 ) -> None:
     """Serve a model: an OpenAI-shaped API, robots on a web socket.
 
@@ -63,7 +64,7 @@ def serve(
         keep_s=keep_hours * 3600,
     )
     with listen(host, port) as sock:
-        world = load_world(model, device, dtype)
+        world = load_world(model, device, dtype, memory)
         address, taken = sock.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
         say(f"http://{shown}:{taken}")

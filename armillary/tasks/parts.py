@@ -1,12 +1,13 @@
 """Everything a task needs of one loaded checkpoint."""
 
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
+from torch import nn
 
 from armillary.codecs.audio_vae import AudioVAE, AudioVAEConfig, has_encoder
 from armillary.codecs.qwen_vit import QwenViT, QwenViTConfig
@@ -15,10 +16,11 @@ from armillary.codecs.siglip import EdgeVision, EdgeVisionConfig
 from armillary.codecs.text import TextCodec
 from armillary.codecs.wan_vae import WanVAE, WanVAEConfig
 from armillary.errors import BadRequest
-from armillary.model import Network
+from armillary.memory import Keeper, Mode, Weights, load_network
+from armillary.model import Block, Network
 from armillary.names import canonical, is_sight
 from armillary.shards import Stored, read_json, renamed, stored
-from armillary.weights import TRANSFORMER, Checkpoint, load_network, load_part
+from armillary.weights import TRANSFORMER, Checkpoint
 
 Part = Literal["sight", "video", "audio"]
 NESTED = re.compile(r"^visual\.(?:\w+\.)?(?=visual\.|projector\.)")  # the framework nests Edge's deeper
@@ -51,10 +53,16 @@ class Parts:
     sight: Sight | None = None
     video: WanVAE | None = None
     audio: AudioVAE | None = None
+    memory: Mode = "resident"
 
 
 def load_parts(
-    folder: Path, *, device: torch.device, dtype: torch.dtype | None, want: Collection[Part] = EVERY_PART
+    folder: Path,
+    *,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    want: Collection[Part] = EVERY_PART,
+    memory: Mode = "resident",
 ) -> Parts:
     """Load a checkpoint in a published layout: its towers and the text codec, of the rest what is wanted.
 
@@ -63,16 +71,18 @@ def load_parts(
     """
     checkpoint = Checkpoint(folder)
     require_listed(checkpoint)
-    network = load_network(checkpoint, device=device, dtype=dtype)
+    keeper = Keeper(memory, device=device, dtype=dtype)
+    network = load_network(checkpoint, keeper)
     return Parts(
         checkpoint,
         device,
         dtype or network.head.weight.dtype,
         network,
         TextCodec.load(checkpoint.text),
-        load_sight(checkpoint, device=device, dtype=dtype) if "sight" in want else None,
-        load_video(checkpoint, device=device, dtype=dtype) if "video" in want else None,
-        load_audio(checkpoint, device=device, dtype=dtype) if "audio" in want else None,
+        load_sight(checkpoint, keeper) if "sight" in want else None,
+        load_video(checkpoint, keeper) if "video" in want else None,
+        load_audio(checkpoint, keeper) if "audio" in want else None,
+        memory,
     )
 
 
@@ -94,19 +104,13 @@ def require_listed(checkpoint: Checkpoint) -> None:
             raise BadRequest("model", str(folder / name), "this file is missing: the checkpoint is not whole")
 
 
-def load_sight(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype | None) -> Sight | None:
+def load_sight(checkpoint: Checkpoint, keeper: Keeper) -> Sight | None:
     """The vision tower, or None."""
-    if not checkpoint.sees:
+    tower, folder = build_sight(checkpoint), checkpoint.folder
+    if tower is None:
         return None
-    with torch.device("meta"):
-        tower = (
-            EdgeVision(EdgeVisionConfig.from_dict(checkpoint.root))
-            if checkpoint.is_edge
-            else QwenViT(QwenViTConfig.from_dict(checkpoint.root["vision_config"]))
-        )
-    folder, patch = checkpoint.folder, tower.config.patch_size
-    load_part(tower, stored_sight(checkpoint), device=device, dtype=dtype, where=folder)
-    return Sight(tower, *sight_rules(checkpoint, patch))
+    keeper.load(tower, stored_sight(checkpoint), where=folder, pages=[("", "reader")])
+    return Sight(tower, *sight_rules(checkpoint, tower.config.patch_size))
 
 
 def sight_rules(checkpoint: Checkpoint, patch: int) -> tuple[PictureRules, ClipRules]:
@@ -117,6 +121,16 @@ def sight_rules(checkpoint: Checkpoint, patch: int) -> tuple[PictureRules, ClipR
         PictureRules.from_dict(rules | _read_if_there(folder / "preprocessor_config.json")),
         ClipRules.from_dict(rules | _read_if_there(folder / "video_preprocessor_config.json")),
     )
+
+
+def build_sight(checkpoint: Checkpoint) -> QwenViT | EdgeVision | None:
+    """The vision tower without numbers, on the meta device, as are the next two."""
+    if not checkpoint.sees:
+        return None
+    with torch.device("meta"):
+        if checkpoint.is_edge:
+            return EdgeVision(EdgeVisionConfig.from_dict(checkpoint.root))
+        return QwenViT(QwenViTConfig.from_dict(checkpoint.root["vision_config"]))
 
 
 def stored_sight(checkpoint: Checkpoint) -> Stored:
@@ -134,24 +148,61 @@ def _read_if_there(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
 
 
-def load_video(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype | None) -> WanVAE | None:
+def load_video(checkpoint: Checkpoint, keeper: Keeper) -> WanVAE | None:
     """The video autoencoder, or None if the checkpoint has none."""
+    network, folder = build_video(checkpoint), checkpoint.folder / "vae"
+    if network is None:
+        return None
+    pages = [("encoder", "encoder"), ("decoder", "decoder")]
+    return keeper.load(network, stored(folder, TRANSFORMER), where=folder, pages=pages)
+
+
+def build_video(checkpoint: Checkpoint) -> WanVAE | None:
     config = checkpoint.part("vae")
-    if config is None:
-        return None
     with torch.device("meta"):
-        network = WanVAE(WanVAEConfig.from_dict(config))
-    folder = checkpoint.folder / "vae"
-    return load_part(network, stored(folder, TRANSFORMER), device=device, dtype=dtype, where=folder)
+        return None if config is None else WanVAE(WanVAEConfig.from_dict(config))
 
 
-def load_audio(checkpoint: Checkpoint, *, device: torch.device, dtype: torch.dtype | None) -> AudioVAE | None:
+def load_audio(checkpoint: Checkpoint, keeper: Keeper) -> AudioVAE | None:
     """The audio autoencoder, or None if the checkpoint has none; some are published without their encoder."""
-    config = checkpoint.part("sound_tokenizer")
+    config, folder = checkpoint.part("sound_tokenizer"), checkpoint.folder / "sound_tokenizer"
     if config is None:
         return None
-    folder = checkpoint.folder / "sound_tokenizer"
     found = stored(folder, TRANSFORMER)
+    network, pages = build_audio(config | {"encoder_enabled": has_encoder(found)}), [("decoder", "sound")]
+    if network.encoder is not None:
+        pages.append(("encoder", "hearing"))
+    return keeper.load(network, found, where=folder, pages=pages)
+
+
+def build_audio(config: Mapping[str, Any]) -> AudioVAE:
     with torch.device("meta"):
-        network = AudioVAE(AudioVAEConfig.from_dict(config | {"encoder_enabled": has_encoder(found)}))
-    return load_part(network, found, device=device, dtype=dtype, where=folder)
+        return AudioVAE(AudioVAEConfig.from_dict(config))
+
+
+def weigh(checkpoint: Checkpoint, dtype: torch.dtype) -> Weights:
+    """What every part weighs, by the json files alone."""
+    config, sound = checkpoint.config, checkpoint.part("sound_tokenizer")
+    with torch.device("meta"):
+        layer = Network(replace(config, layers=1))
+    video, audio = build_video(checkpoint), None if sound is None else build_audio(sound)
+    reads_only = checkpoint.reads_only
+
+    def size(*parts: nn.Module | None) -> int:
+        return sum(p.numel() for part in parts if part for p in part.parameters()) * dtype.itemsize
+
+    small = size(layer.norm_ar) if reads_only else size(layer.norm_ar, layer.norm_dm, layer.ports)
+    block = cast(Block, layer.blocks[0])
+    return Weights(
+        layers=config.layers,
+        ar=size(block.ar),
+        dm=0 if reads_only else size(block.dm),
+        table=size(layer.embed),
+        head=size(layer.head),
+        rest=small + (0 if reads_only else 2 * size(layer.time)),
+        sight=size(build_sight(checkpoint)),
+        encoder=size(video and video.encoder),
+        decoder=size(video and video.decoder),
+        hearing=size(audio and audio.encoder),
+        sound=size(audio and audio.decoder),
+    )

@@ -4,19 +4,19 @@ import secrets
 import shutil
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from armillary.adapters import adapted
+from armillary.adapters import AdaptedLinear, adapted
 from armillary.errors import BadRequest
-from armillary.model import Network
 from armillary.names import published_name
 from armillary.shards import (
     SHARD_LIMIT,
+    Entry,
     Source,
     Sources,
     Stored,
@@ -26,7 +26,7 @@ from armillary.shards import (
     write_shards,
 )
 from armillary.tasks.parts import Parts, stored_sight
-from armillary.weights import PIPELINE, TRANSFORMER, Checkpoint, write_towers
+from armillary.weights import PIPELINE, TRANSFORMER, Checkpoint, published_state, write_towers
 
 FOLDERS = ("transformer", "vision_encoder", "vae", "sound_tokenizer", "text_tokenizer", "scheduler", "assets")
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json", ".partial")
@@ -39,13 +39,15 @@ def save_parts(
     """Write everything of `parts`, adapters folded in, and of the checkpoint what was not loaded.
 
     dtype: that of every floating number, or None for what each tensor had on disk; memory is cast to it.
-    limit: bytes of tensors in a file. Raises BadRequest if the folder is there already.
+    limit: bytes of tensors in a file. In other memory modes than "resident" tensors come from their files.
+    Raises BadRequest if the folder is there already.
     """
     checkpoint = parts.checkpoint
     with _whole(folder) as fresh:
         _copy_documents(checkpoint.folder, fresh)
-        towers = _towers(parts.network, checkpoint.stored, dtype)
-        tower = parts.sight.tower if parts.sight else None
+        towers = _towers(parts, dtype)
+        here = parts.memory == "resident"
+        tower = parts.sight.tower.state_dict() if parts.sight and here else None
         sight = _sources(tower, stored_sight(checkpoint), dtype) if checkpoint.sees else {}
         if checkpoint.is_edge:
             sight = {f"model.{name}": source for name, source in sight.items()}
@@ -55,8 +57,9 @@ def save_parts(
             write_towers(fresh, towers, sight, edge=checkpoint.is_edge, limit=limit)
         for name, codec in (("vae", parts.video), ("sound_tokenizer", parts.audio)):
             if checkpoint.part(name) is not None:
-                state = _sources(codec, stored(checkpoint.folder / name, TRANSFORMER), dtype)
-                write_shards(state, fresh / name, TRANSFORMER, limit)
+                state = codec.state_dict() if codec and here else None
+                written = _sources(state, stored(checkpoint.folder / name, TRANSFORMER), dtype)
+                write_shards(written, fresh / name, TRANSFORMER, limit)
         _write_configs(checkpoint, fresh, dtype)
 
 
@@ -88,31 +91,29 @@ def _copy_documents(source: Path, target: Path) -> None:
             shutil.copyfile(file, place)
 
 
-def _towers(network: Network, found: Stored, dtype: torch.dtype | None) -> Sources:
+def _towers(parts: Parts, dtype: torch.dtype | None) -> Sources:
     """The towers under their published names; a layer with adapters is merged when its turn comes."""
-    state = {published_name(name): tensor for name, tensor in network.state_dict().items()}
-    merged = {published_name(f"{name}.weight"): layer.merged for name, layer in adapted(network)}
-    kinds = _dtypes(found, dtype)
-    return {
-        name: Source(tuple(t.shape), kinds[name], merged.get(name, partial(_itself, t)))
-        for name, t in state.items()
-    }
+    found, here = parts.checkpoint.stored, parts.memory == "resident"
+    state = _sources(published_state(parts.network) if here else None, found, dtype)
+    for module, layer in adapted(parts.network):
+        name = published_name(f"{module}.weight")
+        read = layer.merged if here else partial(_merged, layer, found[name])
+        state[name] = replace(state[name], read=read)
+    return state
 
 
-def _sources(network: nn.Module | None, found: Stored, dtype: torch.dtype | None) -> Sources:
-    """A part's tensors: from memory if it is loaded, else from its files."""
-    kinds = _dtypes(found, dtype)
-    if network is None:
+def _sources(
+    state: Mapping[str, torch.Tensor] | None, found: Stored, dtype: torch.dtype | None
+) -> dict[str, Source]:
+    """A part's tensors: from memory if they are there, else from its files."""
+    kinds = {n: dtype if dtype and e.dtype.is_floating_point else e.dtype for n, e in found.items()}
+    if state is None:
         return {n: Source(e.shape, kinds[n], partial(read_tensor, e)) for n, e in found.items()}
-    return {n: Source.of(tensor, kinds[n]) for n, tensor in network.state_dict().items()}
+    return {n: Source.of(tensor, kinds[n]) for n, tensor in state.items()}
 
 
-def _dtypes(found: Stored, dtype: torch.dtype | None) -> dict[str, torch.dtype]:
-    return {n: dtype if dtype and e.dtype.is_floating_point else e.dtype for n, e in found.items()}
-
-
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+def _merged(layer: AdaptedLinear, entry: Entry) -> torch.Tensor:
+    return layer.merged(read_tensor(entry))
 
 
 def _write_configs(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype | None) -> None:

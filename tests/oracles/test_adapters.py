@@ -15,10 +15,11 @@ from torch import Tensor
 from armillary import load
 from armillary.adapters import adapted, apply, apply_all, merge, read_adapter
 from armillary.errors import BadRequest
+from armillary.memory import Keeper, load_network
 from armillary.model import Network
 from armillary.sequence import Sample, pack, text_context
 from armillary.shards import write_json
-from armillary.weights import Checkpoint, load_network
+from armillary.weights import Checkpoint
 from tests.oracles.fabricate import diffusers_pipeline
 from tests.oracles.test_velocities import LAYOUTS, TIME, TOKENS, theirs
 
@@ -34,7 +35,9 @@ RANDOM = torch.Generator().manual_seed(0)
 
 
 def network_of(folder: Path) -> Network:
-    return load_network(Checkpoint(folder), device=torch.device("cpu"), dtype=torch.float32)
+    return load_network(
+        Checkpoint(folder), Keeper("resident", device=torch.device("cpu"), dtype=torch.float32)
+    )
 
 
 def draw(network: Network, folder: Path) -> tuple[Tensor, Sample]:

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from armillary.memory import Keeper, load_network
 from armillary.model import TimeEmbedding
 from armillary.sequence import Context, Sample, Segment, pack, text_context
 from armillary.tasks.segments import Latents, sound_segment
-from armillary.weights import Checkpoint, Traits, load_network
+from armillary.weights import Checkpoint, Traits
 
 TOKENS, TIME = 7, 700
 LIMIT = 1e-5
@@ -50,7 +51,7 @@ LAYOUTS = {
 def ours(folder: Path, latents: Latents) -> tuple[list[Tensor], Sample]:
     """Velocities of each segment's noisy tokens, [M, F]."""
     checkpoint = Checkpoint(folder)
-    network = load_network(checkpoint, device=torch.device("cpu"), dtype=torch.float32)
+    network = load_network(checkpoint, Keeper("resident", device=torch.device("cpu"), dtype=torch.float32))
     sample = Sample(text_context(torch.arange(3, 3 + TOKENS)), latents.segments(checkpoint.traits))
     both = pack([sample])
     with torch.no_grad():
