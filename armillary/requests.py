@@ -98,6 +98,14 @@ class DrawRequest(Request):
     negative: Words | None = Field(None, description="text, or a structured caption as a dictionary")
 
 
+class ChoiceRequest(DrawRequest):
+    """What those share that can draw several and let the reasoner choose."""
+
+    candidates: int | None = Field(None, ge=2, le=64, description="a whole number of candidates, 2 to 64")
+    judge: Words | None = Field(None, min_length=1, description="a question about what is made, as text")
+    wanted: Words = Field("yes", min_length=1, description="how the right answer begins, as text")
+
+
 class GenerateRequest(DrawRequest):
     """A picture or a clip from words, continued from a picture or a clip, with or without sound."""
 
@@ -136,7 +144,7 @@ class InverseDynamicsRequest(ActRequest):
     video: Any = Field(description="a clip")
 
 
-class PolicyRequest(ActRequest):
+class PolicyRequest(ActRequest, ChoiceRequest):
     """What a robot should do now, and what that would look like."""
 
     task: ClassVar[Task] = "policy"

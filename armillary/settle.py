@@ -12,6 +12,7 @@ from typing import Any
 from armillary import __version__
 from armillary.errors import BadRequest, nearest
 from armillary.requests import (
+    ChoiceRequest,
     DrawRequest,
     ForwardDynamicsRequest,
     GenerateRequest,
@@ -92,11 +93,13 @@ class Receipt:
     tokens: Mapping[str, int] = field(default_factory=dict[str, int])
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     memory: str | None = None  # the memory mode; None where nothing was loaded
+    choice: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what a judge gave each candidate
     version: str = __version__
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON: what is written into files."""
-        return asdict(self) | {"defaulted": list(self.defaulted)}
+        told = asdict(self) | {"defaulted": list(self.defaulted)}
+        return told if self.choice else {name: value for name, value in told.items() if name != "choice"}
 
     def spent(self, tokens: Mapping[str, int], seconds: Mapping[str, float]) -> "Receipt":
         """The same with its costs."""
@@ -141,8 +144,24 @@ def settle_act(
     if request.domain not in facts.robots:
         close, known = " or ".join(nearest(request.domain, facts.robots)), ", ".join(facts.robots)
         raise BadRequest("domain", request.domain, f"no such robot here; nearest: {close}; all: {known}")
+    judged = _choice(request, facts) if isinstance(request, ChoiceRequest) else {}
     numbers = _numbers(request, facts, facts.action)
-    return numbers, _receipt(request, facts, request.given | asdict(numbers))
+    return numbers, _receipt(request, facts, request.given | judged | asdict(numbers))
+
+
+def _choice(request: ChoiceRequest, facts: Facts) -> dict[str, Any]:
+    """What is used to choose, if anything is: candidates need a judge, and a judge needs candidates."""
+    if request.judge is None:
+        for name in ("candidates", "wanted"):
+            if name in request.given:
+                message = "needs judge, a question about what is made that picks the best"
+                raise BadRequest(name, request.given[name], message)
+        return {}
+    if request.candidates is None:
+        raise BadRequest("judge", request.judge, "has nothing to choose from; give candidates, 2 or more")
+    if not facts.sees:
+        raise BadRequest("judge", request.judge, f"{facts.model} has no vision tower: it cannot look")
+    return {"wanted": request.wanted}
 
 
 def _check_draws(facts: Facts) -> None:

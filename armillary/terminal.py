@@ -45,6 +45,11 @@ Memory = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with the receipt.")]
+Candidates = Annotated[
+    int | None, typer.Option(help="Draw so many and keep the one that --judge likes best.")
+]
+Judge = Annotated[str | None, typer.Option(help="What the reasoner is asked about each candidate.")]
+Wanted = Annotated[str | None, typer.Option(help="How the right answer begins.  [default: yes]")]
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same result.  [default: 0]")]
 Steps = Annotated[int | None, typer.Option(help="Denoising steps.  [default: the model's]")]
 Guidance = Annotated[

@@ -25,6 +25,7 @@ from armillary.tasks import act
 from armillary.tasks.denoise import OnStep, SamplingOptions
 from armillary.tasks.generate import Made
 from armillary.tasks.generate import generate as draw_clip
+from armillary.tasks.judge import Judge, choose_policy
 from armillary.tasks.parts import Parts
 from armillary.tasks.ready import ClipSource, acting, drawing, forward, question
 from armillary.tasks.reason import Delta
@@ -55,6 +56,15 @@ class DrawOptions(TypedDict, total=False):
     guidance: float | None
     shift: float | None
     negative: str | dict[str, Any] | None
+
+
+class ChoiceOptions(DrawOptions, total=False):
+    """To draw several, and to keep the one about which the reasoner most likely gives the `wanted` answer
+    ("yes" if left out) to the question `judge`."""
+
+    candidates: int | None
+    judge: str | None
+    wanted: str | None
 
 
 class ActOptions(DrawOptions, total=False):
@@ -261,25 +271,28 @@ class World:
         domain: str | Robot,
         decode: bool = True,
         on_step: OnStep | None = None,
-        **options: Unpack[DrawOptions],
+        **options: Unpack[ChoiceOptions],
     ) -> Actions:
         """What a robot that sees `image` should do next; `.clip` is what that would look like.
 
-        `decode=False` leaves the clip out and is quicker.
+        `decode=False` leaves the clip out and is quicker. With `candidates` and a `judge`, the actions of
+        each candidate are imagined by forward dynamics and the reasoner chooses; `.clip` is the chosen one's,
+        and the receipt holds every candidate's seed and score.
         """
         asked = {"prompt": prompt, "image": image, "domain": domain, "decode": decode, **options}
         ready, clock = acting(PolicyRequest, asked, self.facts), _Clock(on_step)
-        actions = act.policy(
-            self.parts,
-            ready.request.prompt,
-            ready.pixels,
-            ready.body,
-            negative=ready.request.negative or "",
-            decode_clip=ready.request.decode,
-            options=clock.options(ready.numbers),
-        )
-        receipt = ready.receipt.spent({}, clock.seconds()).to_dict()
-        return replace(actions, clip=actions.clip and replace(actions.clip, receipt=receipt), receipt=receipt)
+        request, receipt = ready.request, ready.receipt
+        case = self.parts, request.prompt, ready.pixels, ready.body
+        how: dict[str, Any] = {"negative": request.negative or "", "options": clock.options(ready.numbers)}
+        if request.judge is None or request.candidates is None:
+            actions = act.policy(*case, decode_clip=request.decode, **how)
+        else:
+            judge = Judge(request.judge, request.wanted)
+            actions, choice = choose_policy(*case, judge=judge, count=request.candidates, **how)
+            actions = actions if request.decode else replace(actions, clip=None)
+            receipt = replace(receipt, choice=choice.to_dict())
+        told = receipt.spent({}, clock.seconds()).to_dict()
+        return replace(actions, clip=actions.clip and replace(actions.clip, receipt=told), receipt=told)
 
 
 def _clip(made: Made, receipt: Receipt, clock: _Clock) -> Clip:

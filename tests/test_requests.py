@@ -214,6 +214,11 @@ def test_a_robots_request_takes_the_action_defaults() -> None:
         (FACTS, {"prompt": ""}, "^prompt=''"),
         (FACTS, {"frames": 9}, "^frames=9: there is no such option"),
         (FACTS, {"decode": 1}, "^decode=1"),
+        (FACTS, {"candidates": 8}, "^candidates=8: needs judge"),
+        (FACTS, {"wanted": "left"}, "^wanted='left': needs judge"),
+        (FACTS, {"judge": "Is it left?"}, "^judge='Is it left.': has nothing to choose from"),
+        (FACTS, {"judge": "Is it left?", "candidates": 1}, "^candidates=1: .*nearest: 2$"),
+        (replace(FACTS, sees=False), {"judge": "Is it?", "candidates": 2}, "^judge=.*cannot look"),
     ],
 )
 def test_a_robots_request_that_cannot_be_served_is_refused(
@@ -221,6 +226,14 @@ def test_a_robots_request_that_cannot_be_served_is_refused(
 ) -> None:
     with pytest.raises(BadRequest, match=named):
         policy(facts, **options)
+
+
+def test_a_judge_wants_a_yes_unless_told_otherwise() -> None:
+    asked = {"judge": "Which way does it go?", "candidates": 4}
+    assert policy(**asked)[1].used["wanted"] == "yes"
+    assert "wanted" in policy(**asked)[1].defaulted
+    assert policy(**asked, wanted="left")[1].used["wanted"] == "left"
+    assert "wanted" not in policy()[1].used
 
 
 def test_a_receipt_is_plain_json_whatever_was_given() -> None:

@@ -26,7 +26,7 @@ from armillary.requests import (
 )
 from armillary.robots import Actions, robot
 from armillary.tasks.ready import read_facts
-from armillary.world import ActOptions, AnswerOptions, DrawOptions, GenerateOptions, World
+from armillary.world import ActOptions, AnswerOptions, ChoiceOptions, GenerateOptions, World
 from tests.random_pocket import random_pocket
 
 RANDOM = np.random.default_rng(0)
@@ -362,7 +362,7 @@ def test_a_robots_bad_request_is_refused_by_name(world: World, call: Any, named:
         (World.generate, GenerateRequest, GenerateOptions),
         (World.forward_dynamics, ForwardDynamicsRequest, ActOptions),
         (World.inverse_dynamics, InverseDynamicsRequest, ActOptions),
-        (World.policy, PolicyRequest, DrawOptions),
+        (World.policy, PolicyRequest, ChoiceOptions),
     ],
 )
 def test_methods_take_exactly_the_fields_of_their_request(
@@ -370,6 +370,19 @@ def test_methods_take_exactly_the_fields_of_their_request(
 ) -> None:
     named = set(inspect.signature(method).parameters) - {"self", "options", "on_step", "stream"}
     assert named | set(typed.__annotations__) == set(kind.model_fields)
+
+
+def test_of_several_candidates_the_judges_best_is_kept(world: World) -> None:
+    judged: Any = {"candidates": 3, "judge": "Which way does the red disc go?", "wanted": "left"}
+    chosen = world.policy("push it", PICTURE, domain="tabletop", **judged, **QUICK)
+    choice = chosen.receipt["choice"]
+    best = choice["candidates"][choice["chosen"]]
+    assert best["score"] == max(c["score"] for c in choice["candidates"])
+    assert [c["seed"] for c in choice["candidates"]] == [3, 4, 5]
+    alone = world.policy("push it", PICTURE, domain="tabletop", decode=False, steps=2, seed=best["seed"])
+    np.testing.assert_allclose(chosen.values, alone.values, atol=1e-3)
+    assert chosen.clip is not None
+    assert "choice" not in alone.receipt
 
 
 def test_an_unknown_task_is_refused(folder: Path) -> None:

@@ -89,6 +89,9 @@ def policy(
     image: terminal.NeededImage,
     domain: terminal.Domain,
     output: terminal.JsonOut = None,
+    candidates: terminal.Candidates = None,
+    judge: terminal.Judge = None,
+    wanted: terminal.Wanted = None,
     negative: terminal.Negative = None,
     clip: Annotated[
         Path | None, typer.Option(help="Also write what this would look like: .mp4 or .gif.")
@@ -108,10 +111,13 @@ def policy(
     \b
     armillary policy "push the red disc left" --image now.png --domain tabletop -o actions.json
     armillary policy "push the red disc left" --image now.png --domain tabletop --clip imagined.mp4
+    armillary policy "push the red disc left" --image now.png --domain tabletop --candidates 8 \\
+      --judge "Which way does the red disc go?" --wanted left
     """
     options: dict[str, Any] = {"prompt": instruction, "image": image, "domain": domain}
     options |= {"decode": clip is not None, "negative": negative, "seed": seed, "steps": steps}
-    options |= {"guidance": guidance, "shift": shift}
+    options |= {"guidance": guidance, "shift": shift, "candidates": candidates, "judge": judge}
+    options |= {"wanted": wanted}
     where = partial(terminal.check_action_files, output, clip)
     if needs_no_weights(context, "policy", options, where):
         return

@@ -10,7 +10,6 @@ width, C audio channels, N samples, S sound channels, L sound latents, A tokens 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final, TypeVar
 
 import numpy as np
@@ -19,17 +18,18 @@ import torch
 from armillary.codecs.audio_vae import AudioVAE
 from armillary.codecs.text import Spelling
 from armillary.codecs.wan_vae import WanVAE
-from armillary.decode import Reading, step
+from armillary.decode import step
 from armillary.flow import Branch, sample_many
 from armillary.media import Clip
 from armillary.media.source import Pixels
 from armillary.prompts import SYSTEM_IMAGE, SYSTEM_VIDEO, with_metadata
-from armillary.sequence import Context, Sample, pack
+from armillary.sequence import Context, Sample
 from armillary.sim.language import Question
 from armillary.sim.physics import FPS, SIZE, Floats
 from armillary.sim.scenes import Episode
 from armillary.tasks.defaults import DrawTask, defaults
 from armillary.tasks.denoise import Contexts, SamplingOptions, choose_grid, read_prompts
+from armillary.tasks.judge import read_pack
 from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts
 from armillary.tasks.reason import stop_tokens
@@ -195,7 +195,7 @@ def answer_many(parts: Parts, asked: Sequence[Asked], *, limit: int) -> list[str
 def _write(parts: Parts, contexts: Sequence[Context], limit: int) -> list[list[int]]:
     """Token ids of greedy answers, without the one that ends them."""
     stop, said = stop_tokens(parts), [list[int]() for _ in contexts]
-    writing, reading = list(range(len(contexts))), _read(parts, contexts)
+    writing, reading = list(range(len(contexts))), read_pack(parts.network, contexts)
     for _ in range(limit):
         chosen = reading.logits_SV.argmax(-1).tolist()
         going = [row for row, token in enumerate(chosen) if token not in stop]
@@ -208,11 +208,3 @@ def _write(parts: Parts, contexts: Sequence[Context], limit: int) -> list[list[i
             said[i].append(token)
         reading = step(parts.network, reading, tokens)
     return said
-
-
-def _read(parts: Parts, contexts: Sequence[Context]) -> Reading:
-    """All contexts read in one pack."""
-    done = parts.network.read(pack([Sample(c) for c in contexts]))
-    assert done.hidden_AE is not None  # reading always gives hidden states
-    last = [end - 1 for end in accumulate(len(c) for c in contexts)]
-    return Reading(done.memory, parts.network.logits(done.hidden_AE[last]), tuple(c.end for c in contexts))

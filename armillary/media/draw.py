@@ -108,7 +108,9 @@ def draw_paths(
 def _arrow(draw: ImageDraw.ImageDraw, line: Sequence[tuple[float, float]], colour: Colour) -> None:
     """A head at the end of a line, along its last stretch that has a length."""
     x, y = line[-1]
-    angle = next((math.atan2(b[1] - a[1], b[0] - a[0]) for a, b in reversed([*pairwise(line)]) if a != b), 0.0)
+    angle = next(
+        (math.atan2(b[1] - a[1], b[0] - a[0]) for a, b in reversed([*pairwise(line)]) if a != b), 0.0
+    )
     corners = [(x + 9 * math.cos(angle), y + 9 * math.sin(angle))]
     corners += [(x + 13 * math.cos(angle + t), y + 13 * math.sin(angle + t)) for t in (2.5, -2.5)]
     draw.polygon(corners, fill=colour, outline=(0, 0, 0), width=2)

@@ -7,7 +7,7 @@ Shape letters: T frames, H W height and width in pixels, Z latent channels, t h 
 width, K actions, D numbers of one action.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,15 @@ from armillary.media import Clip
 from armillary.media.source import Pixels
 from armillary.prompts import VIEWPOINTS, action_caption
 from armillary.robots import Actions, Floats, Robot
-from armillary.tasks.denoise import Contexts, SamplingOptions, count_tokens, draw, read_prompts, require_use
+from armillary.tasks.denoise import (
+    Contexts,
+    SamplingOptions,
+    count_tokens,
+    draw,
+    draw_many,
+    read_prompts,
+    require_use,
+)
 from armillary.tasks.frames import Placement, check_frames, decode, encode, finite, require_video
 from armillary.tasks.generate import Made
 from armillary.tasks.parts import Parts
@@ -97,30 +105,58 @@ def forward_dynamics(
 
     Actions are in the robot's units, any number of them. Raises as `generate` does.
     """
-    actions_KD = robot.check(actions)
-    robot = robot.with_width(actions_KD.shape[1])
+    return roll_out(parts, image, [actions], robot, prompt=prompt, negative=negative, options=options)[0]
+
+
+def roll_out(
+    parts: Parts,
+    image: Pixels,
+    actions: Sequence[Any],
+    robot: Robot,
+    *,
+    prompt: str = "",
+    negative: str = "",
+    options: SamplingOptions,
+) -> list[Made]:
+    """Forward dynamics of several rows of actions from one picture, all [K, D], in one pack.
+
+    The i-th is what `forward_dynamics` makes of it with the seed of `options` + i.
+    """
+    checked = [robot.check(rows) for rows in actions]
+    count, width = checked[0].shape
+    robot = robot.with_width(width)
     job = _job(parts, robot, prompt, negative, options)
     frame = check_frames(image, "image", still=True)
     placement = job.placement(frame)
     contexts = job.contexts(placement)
-    rows = list(_chunks(robot.to_model(actions_KD), robot.chunk))
-    frames: list[Pixels] = []
-    runs: list[Latents] = []
-    for i, rows_KD in enumerate(rows):
-        latents = Latents(
-            job.started(frame, placement),
-            robot.fps,
-            clean_frames=(0,),
-            actions_KD=torch.from_numpy(rows_KD).to(parts.device),
-            clean_actions=range(robot.chunk),
-            domain=robot.domain,
-        )
-        runs.append(draw(parts, latents, contexts, job.options_of(i, len(rows))))
-        made_THW3 = decode(require_video(parts), runs[-1].vision_ZThw)
-        frames.append(made_THW3[1:] if i else made_THW3)
-        frame, placement = made_THW3[-1:], placement.made(job.factor)
-    tokens = count_tokens(runs[0], contexts, parts)
-    return Made(np.concatenate(frames)[: len(actions_KD) + 1], robot.fps, tuple(runs), tokens)
+    starts = [job.started(frame, placement)] * len(checked)
+    frames: list[list[Pixels]] = [[] for _ in checked]
+    runs: list[list[Latents]] = []
+    chunks = list(zip(*(_chunks(robot.to_model(rows_KD), robot.chunk) for rows_KD in checked), strict=True))
+    for i, rows in enumerate(chunks):
+        wanted = [
+            Latents(
+                start,
+                robot.fps,
+                clean_frames=(0,),
+                actions_KD=torch.from_numpy(rows_KD).to(parts.device),
+                clean_actions=range(robot.chunk),
+                domain=robot.domain,
+            )
+            for start, rows_KD in zip(starts, rows, strict=True)
+        ]
+        runs.append(draw_many(parts, wanted, contexts, job.options_of(i, len(chunks))))
+        made = [decode(require_video(parts), drawn.vision_ZThw) for drawn in runs[-1]]
+        for so_far, made_THW3 in zip(frames, made, strict=True):
+            so_far.append(made_THW3[1:] if i else made_THW3)
+        if i + 1 < len(chunks):
+            placement = placement.made(job.factor)
+            starts = [job.started(made_THW3[-1:], placement) for made_THW3 in made]
+    tokens = count_tokens(runs[0][0], contexts, parts)
+    return [
+        Made(np.concatenate(some)[: count + 1], robot.fps, drawn, tokens)
+        for some, drawn in zip(frames, zip(*runs, strict=True), strict=True)
+    ]
 
 
 def inverse_dynamics(
@@ -178,6 +214,36 @@ def policy(
     one; it stands before the actions as a given row. decode_clip=False leaves the clip out and is quicker.
     Raises as `generate` does.
     """
+    asked: dict[str, Any] = {"negative": negative, "state": state, "options": options}
+    (proposal,) = proposals(parts, prompt, image, robot, count=1, **asked)
+    return proposal.imagined(parts) if decode_clip else proposal.actions
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """Actions that a policy drew, and the latents [Z, t, h, w] of what it expects to see."""
+
+    actions: Actions
+    vision_ZThw: Tensor
+
+    def imagined(self, parts: Parts) -> Actions:
+        """The actions with their clip."""
+        clip = Clip(decode(require_video(parts), self.vision_ZThw), self.actions.fps)
+        return replace(self.actions, clip=clip)
+
+
+def proposals(
+    parts: Parts,
+    prompt: str,
+    image: Pixels,
+    robot: Robot,
+    *,
+    negative: str = "",
+    state: Any = None,
+    options: SamplingOptions,
+    count: int,
+) -> list[Proposal]:
+    """Several policy answers in one pack; the i-th is what the seed of `options` + i gives alone."""
     job, width = _job(parts, robot, prompt, negative, options), _width(robot)
     frame = check_frames(image, "image", still=True)
     placement = job.placement(frame)
@@ -195,12 +261,12 @@ def policy(
         domain=robot.domain,
         first_action=1 if state is None else 0,
     )
-    drawn = draw(parts, latents, contexts, job.options_of(0, 1))
-    values_KD, tokens = _drawn_actions(drawn)[-robot.chunk :], count_tokens(drawn, contexts, parts)
-    actions = _actions(robot, values_KD, tokens)
-    if not decode_clip:
-        return actions
-    return replace(actions, clip=Clip(decode(require_video(parts), drawn.vision_ZThw), robot.fps))
+    many = draw_many(parts, [latents] * count, contexts, job.options_of(0, 1))
+    tokens = count_tokens(latents, contexts, parts)
+    return [
+        Proposal(_actions(robot, _drawn_actions(drawn)[-robot.chunk :], tokens), drawn.vision_ZThw)
+        for drawn in many
+    ]
 
 
 def _job(parts: Parts, robot: Robot, prompt: str, negative: str, options: SamplingOptions) -> _Job:

@@ -1,6 +1,6 @@
 """One run of the sampler for any task: contexts of the prompts, grid, start noise, and the latents drawn."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -10,13 +10,14 @@ from torch import Tensor
 from armillary.codecs.text import VISION_START
 from armillary.errors import BadRequest, nearest
 from armillary.flow import (
+    Branch,
     Grid,
     Noise,
     fixed_grid,
     karras_grid,
     native_grid,
     noise_like_diffusers,
-    sample,
+    sample_many,
     stock_grid,
 )
 from armillary.sequence import Context, Kind, Sample, text_context
@@ -123,8 +124,16 @@ def _context(parts: Parts, text: str, system: str | None, field: str) -> Context
 
 
 def draw(parts: Parts, latents: Latents, contexts: Contexts, options: SamplingOptions) -> Latents:
-    """Fill in everything of `latents` that is not clean, float32.
+    """`draw_many` for one sample."""
+    return draw_many(parts, [latents], contexts, options)[0]
 
+
+def draw_many(
+    parts: Parts, latents: Sequence[Latents], contexts: Contexts, options: SamplingOptions
+) -> list[Latents]:
+    """Fill in everything that is not clean, float32, of several samples of one prompt in one pack.
+
+    Sample i starts from the noise of `options.seed` + i and is what it would be alone.
     Raises BadRequest for illegal options, Cancelled when `on_step` returns False (or 0, or numpy's False),
     FloatingPointError naming step and modality for NaN.
     """
@@ -134,18 +143,19 @@ def draw(parts: Parts, latents: Latents, contexts: Contexts, options: SamplingOp
         raise BadRequest(
             "noise", options.noise, "a distilled checkpoint draws noise at every step; only own is legal"
         )
-    segments = latents.segments(traits)
-    positive = Sample(contexts.positive, segments)
-    state_X = sample(
+    segments = [x.segments(traits) for x in latents]
+    positives = [Sample(contexts.positive, s) for s in segments]
+    negatives = [Sample(contexts.negative, s) for s in segments] if contexts.negative else []
+    own, seeded = options.noise == "own", enumerate(latents, options.seed)
+    states = sample_many(
         parts.network,
-        positive,
-        negative=Sample(contexts.negative, segments) if contexts.negative else None,
+        positives,
+        branches=[Branch(tuple(negatives), options.guidance)] if negatives else [],
         grid=grid,
-        guidance=options.guidance,
-        seed=options.seed if options.noise == "own" else _diffusers_noise(latents, options.seed, parts),
+        seeds=[seed if own else _diffusers_noise(x, seed, parts) for seed, x in seeded],
         on_step=None if on_step is None else lambda step, of, _: _goes_on(on_step(step, of)),
     )
-    return latents.of(positive.with_state(state_X), traits)
+    return [x.of(s.with_state(v), traits) for x, s, v in zip(latents, positives, states, strict=True)]
 
 
 def _goes_on(said: bool | None) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from armillary.errors import BadRequest, Cancelled
 from armillary.robots import Robot, robot
-from armillary.tasks import act
+from armillary.tasks import act, denoise
 from armillary.tasks.act import forward_dynamics, inverse_dynamics, policy
 from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.parts import Parts, load_parts
@@ -30,13 +30,16 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Latents, SamplingOptions]]:
     """What every run of the sampler was given."""
     seen: list[tuple[Latents, SamplingOptions]] = []
-    real = act.draw
+    real = denoise.draw_many
 
-    def draw(parts: Parts, latents: Latents, contexts: Any, options: SamplingOptions) -> Latents:
-        seen.append((latents, options))
+    def draw_many(
+        parts: Parts, latents: list[Latents], contexts: Any, options: SamplingOptions
+    ) -> list[Latents]:
+        seen.append((latents[0], options))
         return real(parts, latents, contexts, options)
 
-    monkeypatch.setattr(act, "draw", draw)
+    monkeypatch.setattr(denoise, "draw_many", draw_many)
+    monkeypatch.setattr(act, "draw_many", draw_many)
     return seen
 
 

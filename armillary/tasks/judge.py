@@ -1,0 +1,149 @@
+"""Imagine, judge, choose: the reasoner looks at what the generator made, and its best is kept.
+
+What a judge says is read from its scores for the next tokens, not from its words: a probability, no verdict.
+Shape letters: N things judged, A tokens of a context, E width, V vocabulary, S sequences.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from armillary.decode import Reading, step
+from armillary.media import Clip
+from armillary.media.source import Pixels
+from armillary.model import Network
+from armillary.robots import Actions, Robot
+from armillary.sequence import Context, Sample, pack
+from armillary.tasks.act import proposals, roll_out
+from armillary.tasks.denoise import SamplingOptions
+from armillary.tasks.messages import converse
+from armillary.tasks.parts import Parts
+
+_OPPOSITES = {"yes": "no", "no": "yes"}
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A question about a picture or clip, and how its answer begins where all is as it should be."""
+
+    question: str
+    wanted: str = "yes"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a judge made of several candidates: candidate i was drawn from `seeds[i]`."""
+
+    judge: Judge
+    seeds: tuple[int, ...]
+    scores: tuple[float, ...]
+
+    @property
+    def best(self) -> int:
+        """The candidate with the highest score; of equal ones the first."""
+        return self.scores.index(max(self.scores))
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a receipt: every candidate can be made again from its seed."""
+        scored = zip(self.seeds, self.scores, strict=True)
+        return {
+            "judge": self.judge.question,
+            "wanted": self.judge.wanted,
+            "chosen": self.best,
+            "candidates": [{"seed": seed, "score": round(score, 4)} for seed, score in scored],
+        }
+
+
+def choose_policy(
+    parts: Parts,
+    prompt: str,
+    image: Pixels,
+    robot: Robot,
+    *,
+    judge: Judge,
+    count: int,
+    negative: str = "",
+    options: SamplingOptions,
+) -> tuple[Actions, Choice]:
+    """Of `count` policy answers the one whose consequences the judge likes best; its clip shows them.
+
+    The consequences are drawn by forward dynamics from the actions alone, without the instruction: a policy
+    imagines what it was asked for, even where its actions would not do it. Candidate i is what the seed of
+    `options` + i gives, in both. Raises as `policy` does.
+    """
+    halves = [_half(options, 0), replace(_half(options, 1), guidance=1.0)]  # no words to be guided by
+    drawn = proposals(parts, prompt, image, robot, negative=negative, options=halves[0], count=count)
+    rows = [proposal.actions.values for proposal in drawn]
+    made = roll_out(parts, image, rows, robot, options=halves[1])
+    clips = [Clip(m.frames, m.fps) for m in made]
+    seeds = range(options.seed, options.seed + count)
+    choice = Choice(judge, tuple(seeds), tuple(judge_clips(parts, clips, judge)))
+    return replace(drawn[choice.best].actions, clip=clips[choice.best]), choice
+
+
+def _half(options: SamplingOptions, half: int) -> SamplingOptions:
+    """The same, its progress counted as the first or second half of a whole."""
+    on_step = options.on_step
+
+    def counted(step: int, of: int) -> bool | None:
+        return on_step(half * of + step, 2 * of) if on_step else None
+
+    return replace(options, on_step=counted)
+
+
+def judge_clips(parts: Parts, clips: Sequence[Clip], judge: Judge) -> list[float]:
+    """How probable the wanted answer is about each clip, or about the picture that one frame is.
+
+    0 to 1: the probability that the answer begins with the wanted words, small or capitalised first letter. A
+    wanted yes or no is weighed against its opposite alone. Raises BadRequest as `reason` does.
+    """
+    contexts = [converse(parts, _asked(clip, judge.question)).context for clip in clips]
+    return likelihoods(parts, contexts, judge.wanted)
+
+
+@torch.no_grad()
+def likelihoods(parts: Parts, contexts: Sequence[Context], wanted: str) -> list[float]:
+    """The probability, 0 to 1, that the answer to each context begins with `wanted`; see `judge_clips`."""
+    reading, other = read_pack(parts.network, contexts), _OPPOSITES.get(wanted.lower())
+    for_it_N = _log_chances(parts, reading, wanted)
+    if other is None:
+        return for_it_N.exp().tolist()
+    return (for_it_N - _log_chances(parts, reading, other)).sigmoid().tolist()
+
+
+def read_pack(network: Network, contexts: Sequence[Context]) -> Reading:
+    """Several contexts read in one pack."""
+    done = network.read(pack([Sample(c) for c in contexts]))
+    if done.hidden_AE is None:
+        raise AssertionError("reading always gives hidden states")
+    last = [end - 1 for end in accumulate(len(c) for c in contexts)]
+    return Reading(done.memory, network.logits(done.hidden_AE[last]), tuple(c.end for c in contexts))
+
+
+def _asked(clip: Clip, question: str) -> list[dict[str, Any]]:
+    shown = {"type": "video", "video": clip}
+    if len(clip.frames) == 1:
+        shown = {"type": "image", "image": clip.frames[0]}
+    return [{"role": "user", "content": [shown, {"type": "text", "text": question}]}]
+
+
+def _log_chances(parts: Parts, reading: Reading, wanted: str) -> Tensor:
+    """Log-probability [N] that each answer begins with the wanted words, capitalised or not."""
+    spelled = sorted({wanted, wanted[:1].swapcase() + wanted[1:]})
+    chances = [_log_chance(parts.network, reading, parts.text.encode(text)) for text in spelled]
+    return torch.stack(chances).logsumexp(0)
+
+
+def _log_chance(network: Network, reading: Reading, ids: Sequence[int]) -> Tensor:
+    """Log-probability [N] that these tokens come next, one after the other."""
+    count, total_N = len(reading.places), reading.logits_SV.new_zeros(len(reading.places)).float()
+    if len(ids) > 1:
+        reading = reading.pick(list(range(count)))  # a step writes into what was read
+    for place, token in enumerate(ids):
+        reading = step(network, reading, [ids[place - 1]] * count) if place else reading
+        total_N = total_N + reading.logits_SV.float().log_softmax(-1)[:, token]
+    return total_N

@@ -1,0 +1,114 @@
+"""Imagine, judge, choose on a small random checkpoint: scores are the reasoner's own, the best is kept."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from armillary.decode import read
+from armillary.errors import Cancelled
+from armillary.media import Clip
+from armillary.robots import robot
+from armillary.sequence import Context
+from armillary.tasks.act import forward_dynamics, policy
+from armillary.tasks.denoise import SamplingOptions
+from armillary.tasks.judge import Choice, Judge, choose_policy, judge_clips, likelihoods
+from armillary.tasks.messages import converse
+from armillary.tasks.parts import Parts, load_parts
+from tests.random_pocket import random_pocket
+
+BODY = replace(robot("tabletop"), chunk=4)
+QUICK = SamplingOptions(steps=2, seed=5)
+JUDGE = Judge("Where is the red disc?")
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+    folder = random_pocket(tmp_path_factory.mktemp("pocket"))
+    return load_parts(folder, device=torch.device("cpu"), dtype=torch.float32, want=("sight", "video"))
+
+
+def clip(seed: int, frames: int = 5) -> Clip:
+    pixels = np.random.default_rng(seed).integers(0, 256, (frames, 64, 64, 3), dtype=np.uint8)
+    return Clip(pixels, 8.0)
+
+
+def context(parts: Parts, seed: int, frames: int = 5) -> Context:
+    content = [{"type": "video", "video": clip(seed, frames)}, {"type": "text", "text": JUDGE.question}]
+    return converse(parts, [{"role": "user", "content": content}]).context
+
+
+def said(parts: Parts, seen: Context, text: str) -> float:
+    """The log-probability of a text after a context, each of its tokens read with all before it."""
+    total = 0.0
+    for token in parts.text.encode(text):
+        total += float(read(parts.network, seen).logits_SV[0].log_softmax(-1)[token])
+        place = torch.full((3, 1), float(seen.end))
+        ids_A, positions_3A = torch.cat([seen.ids_A, torch.tensor([token])]), seen.positions_3A
+        seen = replace(seen, ids_A=ids_A, positions_3A=torch.cat([positions_3A, place], 1), end=seen.end + 1)
+    return total
+
+
+@pytest.mark.parametrize("wanted", ["left", "red disc"])
+def test_a_score_is_the_probability_that_the_answer_begins_so(parts: Parts, wanted: str) -> None:
+    contexts = [context(parts, seed, frames) for seed, frames in ((0, 5), (1, 9))]
+    scores = likelihoods(parts, contexts, wanted)
+    spelled = wanted, wanted[0].upper() + wanted[1:]
+    alone = [sum(np.exp(said(parts, c, text)) for text in spelled) for c in contexts]
+    np.testing.assert_allclose(scores, alone, rtol=1e-4)
+
+
+def test_yes_and_no_are_weighed_against_each_other(parts: Parts) -> None:
+    contexts = [context(parts, seed) for seed in range(3)]
+    yes, no = (likelihoods(parts, contexts, wanted) for wanted in ("yes", "no"))
+    np.testing.assert_allclose(np.add(yes, no), 1, atol=1e-6)
+    for_it, against = (
+        np.logaddexp(*(said(parts, contexts[0], t) for t in ts)) for ts in (("yes", "Yes"), ("no", "No"))
+    )
+    assert yes[0] == pytest.approx(1 / (1 + np.exp(against - for_it)), abs=1e-5)
+    assert likelihoods(parts, contexts, "Yes") == pytest.approx(yes)
+
+
+def test_one_frame_is_judged_as_a_picture(parts: Parts) -> None:
+    one = clip(0, 1)
+    content = [{"type": "image", "image": one.frames[0]}, {"type": "text", "text": JUDGE.question}]
+    seen = converse(parts, [{"role": "user", "content": content}]).context
+    assert judge_clips(parts, [one], JUDGE) == pytest.approx(likelihoods(parts, [seen], "yes"))
+
+
+def test_the_best_candidate_is_kept_and_every_one_can_be_made_again(parts: Parts) -> None:
+    picture, words = clip(3, 1).frames[0], "push it left"
+    chosen, choice = choose_policy(parts, words, picture, BODY, judge=JUDGE, count=3, options=QUICK)
+    assert choice.seeds == (5, 6, 7)
+    assert choice.scores[choice.best] == max(choice.scores)
+    for seed, score in zip(choice.seeds, choice.scores, strict=True):
+        own = replace(QUICK, seed=seed)
+        actions = policy(parts, words, picture, BODY, decode_clip=False, options=own)
+        made = forward_dynamics(parts, picture, actions.values, BODY, options=own)
+        assert judge_clips(parts, [Clip(made.frames, 8.0)], JUDGE)[0] == pytest.approx(score, abs=1e-3)
+        if seed == choice.seeds[choice.best]:
+            np.testing.assert_allclose(chosen.values, actions.values, atol=1e-3)
+            assert chosen.clip is not None
+            assert np.abs(chosen.clip.frames.astype(int) - made.frames).max() <= 1
+
+
+def test_a_receipt_tells_scores_and_losers() -> None:
+    told = Choice(Judge("Is it left?"), (4, 5), (0.25, 0.75)).to_dict()
+    assert told == {
+        "judge": "Is it left?",
+        "wanted": "yes",
+        "chosen": 1,
+        "candidates": [{"seed": 4, "score": 0.25}, {"seed": 5, "score": 0.75}],
+    }
+
+
+def test_progress_counts_acting_and_imagining_and_both_can_be_stopped(parts: Parts) -> None:
+    steps: list[tuple[int, int]] = []
+    told = replace(QUICK, on_step=lambda step, of: steps.append((step, of)))
+    picture = clip(3, 1).frames[0]
+    choose_policy(parts, "push it", picture, BODY, judge=JUDGE, count=2, options=told)
+    assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    stopped = replace(QUICK, on_step=lambda step, _of: step < 3)
+    with pytest.raises(Cancelled):
+        choose_policy(parts, "push it", picture, BODY, judge=JUDGE, count=2, options=stopped)
