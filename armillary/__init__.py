@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from armillary.loading import convert, explain, load, validate
     from armillary.media.clip import Clip
     from armillary.robots import Actions
+    from armillary.step import Step
     from armillary.world import World
 
 __version__ = "0.1.0"
@@ -21,6 +22,7 @@ __all__ = [
     "BadRequest",
     "Cancelled",
     "Clip",
+    "Step",
     "World",
     "__version__",
     "convert",
@@ -35,6 +37,7 @@ _HOMES = {
     "BadRequest": "armillary.errors",
     "Cancelled": "armillary.errors",
     "Clip": "armillary.media.clip",
+    "Step": "armillary.step",
     "World": "armillary.world",
     "convert": "armillary.loading",
     "explain": "armillary.loading",

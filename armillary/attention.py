@@ -1,7 +1,7 @@
 """Attention of each sample over its own keys, and the memory those keys live in.
 
-Shape letters: N = query tokens of the pack, M = key rows, H = query heads, K = key heads, C = head size, S
-= samples.
+Shape letters: N = query tokens of the pack, T = those of them after all weighted segments, M = key rows,
+H = query heads, K = key heads, C = head size, S = samples.
 """
 
 from dataclasses import dataclass, replace
@@ -10,6 +10,8 @@ from itertools import accumulate, groupby
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from armillary.sequence import Apart
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,39 @@ def attend(q_NHC: Tensor, lengths: tuple[int, ...], kv: KV, *, causal: bool = Fa
         y_SHNC = _grouped(q_SHNC, k_SKMC, v_SKMC, causal and n > 1)
         out.append(y_SHNC.transpose(1, 2).flatten(0, 1))
     return out[0] if len(out) == 1 else torch.cat(out)
+
+
+def attend_apart(q_NHC: Tensor, lengths: tuple[int, ...], kv: KV, apart: tuple[Apart, ...]) -> Tensor:
+    """`attend` of DM tokens, where a sample may say that its first segments are seen one at a time.
+
+    Segment i and the tokens after all of these segments attend to the context, to segment i and to those
+    tokens; the answers for those tokens are summed with the segments' weights.
+    """
+    if not any(apart):
+        return attend(q_NHC, lengths, kv)
+    samples = zip(q_NHC.split(lengths), kv.split(kv.k_MKC), kv.split(kv.v_MKC), apart, strict=True)
+    return torch.cat([_weighted(q, k, v, parts) for q, k, v, parts in samples])
+
+
+def _weighted(q_NHC: Tensor, k_MKC: Tensor, v_MKC: Tensor, parts: Apart) -> Tensor:
+    if not parts:
+        return _alone(q_NHC, k_MKC, v_MKC)
+    context, first = len(k_MKC) - len(q_NHC), sum(size for size, _ in parts)
+    q_THC, rest = q_NHC[first:], (slice(None, context), slice(context + first, None))
+    own: list[Tensor] = []
+    total_THC, start = torch.zeros_like(q_THC), 0
+    for size, weight in parts:
+        rows = slice(context + start, context + start + size)
+        k, v = (torch.cat([x[rest[0]], x[rows], x[rest[1]]]) for x in (k_MKC, v_MKC))
+        y_NHC = _alone(torch.cat([q_NHC[start : start + size], q_THC]), k, v)
+        own.append(y_NHC[:size])
+        total_THC, start = total_THC + weight * y_NHC[size:], start + size
+    return torch.cat([*own, total_THC])
+
+
+def _alone(q_NHC: Tensor, k_MKC: Tensor, v_MKC: Tensor) -> Tensor:
+    q, k, v = (x.transpose(0, 1)[None] for x in (q_NHC, k_MKC, v_MKC))
+    return _grouped(q, k, v, False)[0].transpose(0, 1)
 
 
 def _grouped(q_SHNC: Tensor, k_SKMC: Tensor, v_SKMC: Tensor, causal: bool) -> Tensor:

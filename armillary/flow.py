@@ -41,14 +41,19 @@ def noise(seed: int, kind: Kind, shape: Sequence[int], *, step: int = 0) -> Tens
     return torch.randn(tuple(shape), generator=generator, dtype=torch.float32)
 
 
-def noise_like_diffusers(seed: int, shapes: Mapping[Kind, Sequence[int]]) -> dict[Kind, Tensor]:
-    """The start noise diffusers 0.42 draws on a CPU: one generator; vision, then sound, then action.
+def noise_like_diffusers(
+    seed: int, shapes: Mapping[Kind, Sequence[int]], chunk: int = 0
+) -> dict[Kind, Tensor]:
+    """The start noise diffusers 0.42 draws on a CPU: vision, sound, action; one generator for all chunks.
 
     Shapes are that library's: vision [1, C, T, h, w], sound [S, Ts], action [K, A], not yet cut into tokens.
     """
     generator = torch.Generator().manual_seed(seed)
-    kinds: tuple[Kind, ...] = ("vision", "sound", "action")
-    return {k: torch.randn(tuple(shapes[k]), generator=generator) for k in kinds if k in shapes}
+    order: tuple[Kind, ...] = ("vision", "sound", "action")
+    drawn: dict[Kind, Tensor] = {}
+    for _ in range(chunk + 1):
+        drawn = {k: torch.randn(tuple(shapes[k]), generator=generator) for k in order if k in shapes}
+    return drawn
 
 
 def noise_state(sample: Sample, seed: int, *, step: int = 0) -> Tensor:
@@ -317,34 +322,6 @@ class _Guided:
 # -- the loop --------------------------------------------------------------------------------------
 
 
-def sample(
-    network: Network,
-    positive: Sample,
-    *,
-    negative: Sample | None = None,
-    grid: Grid,
-    guidance: float = 1.0,
-    interval: tuple[float, float] | None = None,
-    seed: int | Noise,
-    on_step: Callable[[int, int, Tensor], bool | None] | None = None,
-) -> Tensor:
-    """Denoises one sample; returns its final state, float32 [X], for `Sample.with_state`.
-
-    negative: the same segments under another context; run only where `guidance` is not 1 and the time is
-    inside `interval` (network times 0 to 1000, ends included). seed: an int, or the caller's own `Noise`.
-    on_step(step, of, state): called after each step, step = 1..of; returning False raises Cancelled.
-    Raises BadRequest for guidance without a negative; FloatingPointError (step, modality) for NaN or inf.
-    """
-    if negative is None and guidance != 1.0:
-        raise BadRequest("guidance", guidance, "needs a negative sample; without one only 1 is possible")
-
-    def first(step: int, of: int, states: tuple[Tensor, ...]) -> bool | None:
-        return on_step(step, of, states[0]) if on_step else None
-
-    branches = [] if negative is None else [Branch((negative,), guidance, interval)]
-    return sample_many(network, [positive], branches=branches, grid=grid, seeds=[seed], on_step=first)[0]
-
-
 def sample_many(
     network: Network,
     positives: Sequence[Sample],
@@ -354,10 +331,13 @@ def sample_many(
     seeds: Sequence[int | Noise],
     on_step: Callable[[int, int, tuple[Tensor, ...]], bool | None] | None = None,
 ) -> list[Tensor]:
-    """`sample` for several samples in one pack, each equal to itself alone, and for any number of branches.
+    """Denoises several samples in one pack, each equal to itself alone; returns their states, float32 [X].
 
-    Branches apply in order, v <- guide(v, v_branch, scale): transfer guides away from absent controls first,
-    then from the negative prompt. Samples with the same Context object share one reading. Returns states.
+    branches: views to guide away from, applied in order, v <- guide(v, v_branch, scale): transfer guides away
+    from absent controls first, then from the negative prompt. Samples with the same Context object share one
+    reading. seeds: an int each, or the caller's own `Noise`. on_step(step, of, clean): called after each
+    step, step = 1..of, with the data [X] of each sample that the step points at, after the last one the
+    result; returning False raises Cancelled. Raises FloatingPointError (step, modality) for NaN or inf.
     """
     sizes, times = [sum(s.sizes) for s in positives], [float(t) for t in grid.times]
     sigmas = [float(s) for s in grid.sigmas]
@@ -376,6 +356,7 @@ def sample_many(
             where = f"step {i + 1} of {len(grid)}"
             velocity_X = velocity_of(state_X, time).masked_fill(padded_X, 0.0)
             _require_finite(velocity_X, positives, f"{where}: the velocity")
+            clean_X = state_X - sigmas[i] * velocity_X
             if unipc is not None:
                 state_X = unipc.step(velocity_X, state_X)
             else:
@@ -384,7 +365,7 @@ def sample_many(
                     velocity_X, state_X, sigma=sigmas[i], sigma_next=sigmas[i + 1], noise_X=fresh_X
                 )
             _require_finite(state_X, positives, f"{where}: the state")
-            if on_step is not None and on_step(i + 1, len(grid), state_X.split(sizes)) is False:
+            if on_step is not None and on_step(i + 1, len(grid), clean_X.split(sizes)) is False:
                 raise Cancelled(f"stopped by the caller after {where}")
     return list(state_X.split(sizes))
 

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from armillary.attention import KV, attend
-from armillary.sequence import Kind, Pack, Segment
+from armillary.attention import KV, attend, attend_apart
+from armillary.sequence import Apart, Kind, Pack, Segment
 
 Rope = tuple[Tensor, Tensor]
 
@@ -108,6 +108,7 @@ class Stream:
     x_NE: Tensor
     rope: Rope
     lengths: tuple[int, ...]
+    apart: tuple[Apart, ...] = ()  # of the DM side: see `attend_apart`
 
 
 @dataclass(frozen=True)
@@ -154,9 +155,8 @@ class Block(nn.Module):
         if dm is not None:  # DM tokens see the whole context and each other, fully
             q, k, v, _ = self.dm(dm.x_NE, dm.rope)
             own = KV.of(k, v, dm.lengths)
-            dm = replace(
-                dm, x_NE=self.dm.finish(dm.x_NE, attend(q, dm.lengths, past.shown.join(own) if past else own))
-            )
+            seen = past.shown.join(own) if past else own
+            dm = replace(dm, x_NE=self.dm.finish(dm.x_NE, attend_apart(q, dm.lengths, seen, dm.apart)))
         return ar, dm, past
 
 
@@ -281,7 +281,7 @@ class Network(nn.Module):
         dm = None
         if time_S is not None:
             rope = self.rope(pack.positions_3D(self.config.margin))
-            dm = Stream(self._embed_segments(pack, time_S), rope, pack.lengths_D)
+            dm = Stream(self._embed_segments(pack, time_S), rope, pack.lengths_D, pack.apart)
         visual, kept = pack.visual() if read else None, []
         for i, block in enumerate(self.blocks):
             ar, dm, past = block(ar, dm, memory[i] if memory else None)

@@ -48,10 +48,24 @@ def _size(value: object) -> object:
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
 
 
+def _span(value: object) -> object:
+    """(low, high) of two numbers in rising order."""
+    pair = tuple(cast("list[Any]", value)) if isinstance(value, list | tuple) else value
+    if isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(x, int | float) for x in pair):
+        if not pair[0] < pair[1]:
+            raise ValueError("the first time must be below the second")
+        return (float(pair[0]), float(pair[1]))
+    return pair
+
+
 Words = Annotated[str, BeforeValidator(_words)]
 Side = Annotated[int, Field(ge=1, le=16384)]
 Size = Annotated[tuple[Side, Side] | None, BeforeValidator(_size)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
+Time = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+Times = Annotated[tuple[Time, Time] | None, BeforeValidator(_span)]
+GridName = Literal["native", "stock", "karras"]
+NoiseName = Literal["own", "diffusers"]
 
 
 class Request(BaseModel):
@@ -96,6 +110,9 @@ class DrawRequest(Request):
     guidance: Number | None = Field(None, ge=0, le=20, description="a number, 0 to 20 (1 is none)")
     shift: Number | None = Field(None, gt=0, le=100, description="more than 0, at most 100; usually 1 to 10")
     negative: Words | None = Field(None, description="text, or a structured caption as a dictionary")
+    grid: GridName | None = Field(None, description="native, stock or karras")
+    interval: Times = Field(None, description="two times, low and high, from 0 (clean) to 1000 (noise)")
+    noise: NoiseName = Field("own", description="own or diffusers")
 
 
 class ChoiceRequest(DrawRequest):
@@ -118,6 +135,7 @@ class GenerateRequest(DrawRequest):
     image: Any = Field(None, description="a picture")
     video: Any = Field(None, description="a clip")
     sound: bool = Field(False, description="true or false")
+    n: int | None = Field(None, ge=1, le=64, description="a whole number of results, 1 to 64")
 
 
 class ActRequest(DrawRequest):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 Kind = Literal["vision", "sound", "action"]
+Apart = tuple[tuple[int, float], ...]  # tokens of segments that do not see one another, and their weights
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,15 @@ class Segment:
 
 @dataclass(frozen=True)
 class Sample:
-    """A context and what is drawn after it."""
+    """A context and what is drawn after it.
+
+    weights: with them the leading segments, one each, do not see one another: every other token attends to
+    each of them apart, and the answers are added up by weight. They sum to 1.
+    """
 
     context: Context
     segments: tuple[Segment, ...] = ()
+    weights: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return sum(len(s) for s in self.segments)
@@ -133,6 +139,13 @@ class Pack:
     @property
     def segments(self) -> list[Segment]:
         return [segment for s in self.samples for segment in s.segments]
+
+    @cached_property
+    def apart(self) -> tuple[Apart, ...]:
+        """Of each sample: how many tokens its weighted segments have, each with its weight."""
+        return tuple(
+            tuple((len(g), w) for g, w in zip(s.segments, s.weights, strict=False)) for s in self.samples
+        )
 
     def positions_3D(self, margin: int) -> Tensor:
         """Positions of every DM token: all segments of a sample start together, `margin` after its

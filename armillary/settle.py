@@ -7,7 +7,7 @@ media nor weights.
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from armillary import __version__
 from armillary.errors import BadRequest, nearest
@@ -16,7 +16,9 @@ from armillary.requests import (
     DrawRequest,
     ForwardDynamicsRequest,
     GenerateRequest,
+    GridName,
     InverseDynamicsRequest,
+    NoiseName,
     PolicyRequest,
     ReasonRequest,
     Request,
@@ -68,6 +70,14 @@ class Numbers:
     guidance: float
     shift: float | None
     seed: int
+    grid: GridName | Literal["fixed"] = "native"
+    interval: tuple[float, float] | None = None
+    noise: NoiseName = "own"
+
+    def told(self) -> dict[str, Any]:
+        """What a receipt says of it: not what is as it usually is."""
+        usual = {"interval": None, "noise": "own"}
+        return {k: v for k, v in asdict(self).items() if k not in usual or v != usual[k]}
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,10 @@ class Receipt:
         told = asdict(self) | {"defaulted": list(self.defaulted)}
         return told if self.choice else {name: value for name, value in told.items() if name != "choice"}
 
+    def seeded(self, i: int) -> "Receipt":
+        """That of the i-th of several results: each has a seed of its own."""
+        return replace(self, used={**self.used, "seed": self.used["seed"] + i}) if i else self
+
     def spent(self, tokens: Mapping[str, int], seconds: Mapping[str, float]) -> "Receipt":
         """The same with its costs."""
         return replace(self, tokens=dict(tokens), seconds={k: round(v, 3) for k, v in seconds.items()})
@@ -131,7 +145,7 @@ def settle_generate(request: GenerateRequest, facts: Facts) -> tuple[Numbers, Ca
     numbers = _numbers(request, facts, facts.image if canvas.frames == 1 else facts.video)
     moving = {"fps": canvas.fps, "sound": request.sound} if canvas.frames > 1 else {}
     made = {"frames": canvas.frames, **moving, "size": f"{canvas.width}x{canvas.height}"}
-    return numbers, canvas, _receipt(request, facts, request.given | made | asdict(numbers))
+    return numbers, canvas, _receipt(request, facts, request.given | made | numbers.told())
 
 
 def settle_act(
@@ -146,7 +160,7 @@ def settle_act(
         raise BadRequest("domain", request.domain, f"no such robot here; nearest: {close}; all: {known}")
     judged = _choice(request, facts) if isinstance(request, ChoiceRequest) else {}
     numbers = _numbers(request, facts, facts.action)
-    return numbers, _receipt(request, facts, request.given | judged | asdict(numbers))
+    return numbers, _receipt(request, facts, request.given | judged | numbers.told())
 
 
 def _choice(request: ChoiceRequest, facts: Facts) -> dict[str, Any]:
@@ -214,18 +228,27 @@ def _check_size(width: int, height: int, factor: int) -> None:
 
 def _numbers(request: DrawRequest, facts: Facts, usual: Usual) -> Numbers:
     if facts.fixed_steps:
-        for name in ("steps", "guidance", "shift"):
+        for name in ("steps", "guidance", "shift", "grid", "interval", "noise"):
             if name in request.given:
                 message = f"{facts.model} was trained for its own {usual.steps} steps; leave it out"
                 raise BadRequest(name, request.given[name], message)
     guidance = usual.guidance if request.guidance is None else request.guidance
-    if request.negative is not None and guidance == 1:
-        raise BadRequest("negative", request.negative, "guidance 1 ignores it; give more, usually 3 to 7")
+    for name in ("negative", "interval"):
+        if name in request.given and guidance == 1:
+            raise BadRequest(name, request.given[name], "guidance 1 ignores it; give more, usually 3 to 7")
+    if request.grid == "karras" and request.shift is not None:
+        raise BadRequest(
+            "shift", request.shift, "the karras grid has none; leave it out, or take another grid"
+        )
+    shift = usual.shift if request.shift is None else request.shift
     return Numbers(
         usual.steps if request.steps is None else request.steps,
         guidance,
-        usual.shift if request.shift is None else request.shift,
+        None if request.grid == "karras" else shift,
         request.seed or 0,
+        "fixed" if facts.fixed_steps else request.grid or "native",
+        request.interval,
+        request.noise,
     )
 
 

@@ -14,6 +14,7 @@ import typer
 
 from armillary import __version__
 from armillary.errors import BadRequest, Cancelled
+from armillary.step import OnStep
 
 if TYPE_CHECKING:
     from armillary.answers import Answer
@@ -57,6 +58,16 @@ Guidance = Annotated[
 ]
 Shift = Annotated[
     float | None, typer.Option(help="Above 1, more steps where it is noisy.  [default: the model's]")
+]
+Grid = Annotated[
+    str | None, typer.Option(help="Where the steps lie: native, stock or karras.  [default: the model's]")
+]
+Interval = Annotated[
+    tuple[float, float] | None,
+    typer.Option(help="Guide only between these times, 0 (clean) to 1000 (noise).", metavar="LOW HIGH"),
+]
+Noise = Annotated[
+    str | None, typer.Option(help="own, or diffusers to start where that library starts.  [default: own]")
 ]
 Negative = Annotated[str | None, typer.Option(help="What to stay away from; needs a guidance above 1.")]
 Doing = Annotated[str | None, typer.Option("--prompt", help="What is done, in words.")]
@@ -144,6 +155,13 @@ def progress(label: str) -> Generator[Callable[[int, int], None]]:
         yield lambda step, of: bar.update(task, completed=step, total=of)
 
 
+@contextmanager
+def drawing(label: str) -> Generator[OnStep]:
+    """`on_step` for a drawing: its progress as a bar."""
+    with progress(label) as tell:
+        yield lambda done: tell(done.step, done.of)
+
+
 def clip_path(output: Path | None, *, picture: bool, sound: bool) -> Path:
     """Where a clip may be written, checked before anything is computed. Raises BadRequest."""
     legal = (".png", *CLIPS[:2]) if picture else (".mp4",) if sound else CLIPS[:2]
@@ -207,6 +225,13 @@ def tell_receipt(receipt: Mapping[str, Any], *, as_json: bool) -> None:
         remark = "  (default)" if name in receipt["defaulted"] else ""
         remark = f"  (asked {asked['asked']})" if asked else remark
         say(f"{name}: {value}{remark}")
+
+
+def numbered(path: Path, count: int | None) -> list[Path]:
+    """The files of several results: out-1.png, out-2.png, ...; of one, the path itself."""
+    if count is None:
+        return [path]
+    return [path.with_name(f"{path.stem}-{i + 1}{path.suffix}") for i in range(count)]
 
 
 def tell_written(path: Path, receipt: Mapping[str, Any], *, as_json: bool) -> None:

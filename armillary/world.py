@@ -6,7 +6,7 @@ It keeps nothing between calls, but its networks work on one request at a time: 
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -18,13 +18,14 @@ from armillary.locate import find_dtype
 from armillary.media import Clip
 from armillary.media.decode import PictureSource
 from armillary.memory import Choice
-from armillary.requests import InverseDynamicsRequest, PolicyRequest, ReasonRequest
+from armillary.requests import GridName, InverseDynamicsRequest, NoiseName, PolicyRequest, ReasonRequest
 from armillary.robots import Actions, Robot
 from armillary.settle import Facts, Numbers, Receipt
+from armillary.step import OnStep, Step
 from armillary.tasks import act
-from armillary.tasks.denoise import OnStep, SamplingOptions
+from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.generate import Made
-from armillary.tasks.generate import generate as draw_clip
+from armillary.tasks.generate import generate as draw_clips
 from armillary.tasks.judge import Judge, choose_policy
 from armillary.tasks.parts import Parts
 from armillary.tasks.ready import ClipSource, acting, drawing, forward, question
@@ -56,6 +57,9 @@ class DrawOptions(TypedDict, total=False):
     guidance: float | None
     shift: float | None
     negative: str | dict[str, Any] | None
+    grid: GridName | None
+    interval: tuple[float, float] | None
+    noise: NoiseName | None
 
 
 class ChoiceOptions(DrawOptions, total=False):
@@ -91,12 +95,12 @@ class _Clock:
         self.started = self.stepped = time.perf_counter()
         self.on_step = on_step
 
-    def __call__(self, step: int, of: int) -> bool | None:
+    def __call__(self, step: Step) -> bool | None:
         self.stepped = time.perf_counter()
-        return self.on_step(step, of) if self.on_step else None
+        return self.on_step(step) if self.on_step else None
 
     def options(self, numbers: Numbers) -> SamplingOptions:
-        return SamplingOptions(numbers.steps, numbers.guidance, numbers.shift, numbers.seed, on_step=self)
+        return SamplingOptions(**asdict(numbers), on_step=self)
 
     def seconds(self) -> dict[str, float]:
         return {"denoise": self.stepped - self.started, "decode": time.perf_counter() - self.stepped}
@@ -106,8 +110,9 @@ class World:
     """One checkpoint in memory. Made by `armillary.load`.
 
     Every method raises BadRequest for a request that cannot be served, before anything is computed.
-    `on_step(step, of)` is called after each denoising step, step = 1..of; if it returns False, Cancelled is
-    raised. FloatingPointError names the stage at which numbers stopped being finite.
+    `on_step` is called with a `Step` after each denoising step: which of how many, and a preview; if it
+    returns False, Cancelled is raised. FloatingPointError names the stage at which numbers stopped being
+    finite.
     """
 
     def __init__(self, parts: Parts, facts: Facts, memory: Choice | None = None) -> None:
@@ -190,30 +195,54 @@ class World:
         assert last.answer is not None  # the last delta carries it
         return last.answer
 
+    @overload
     def generate(
         self,
         prompt: str | dict[str, Any],
         *,
+        n: None = None,
         on_step: OnStep | None = None,
         **options: Unpack[GenerateOptions],
-    ) -> Clip:
+    ) -> Clip: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: str | dict[str, Any],
+        *,
+        n: int,
+        on_step: OnStep | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Clip]: ...
+
+    def generate(
+        self,
+        prompt: str | dict[str, Any],
+        *,
+        n: int | None = None,
+        on_step: OnStep | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Clip | list[Clip]:
         """A picture (frames=1) or a clip from words: alone, from a first `image`, or continuing a `video`.
 
         prompt: prose, or a structured caption as a dictionary. frames are rounded up to 4n + 1. A
         continuation starts with the last 5 frames of its clip and takes its rate. `sound=True` makes sound
-        too. `options` are those of GenerateOptions; `clip.receipt` says what was used, filled in and rounded.
+        too. n: a list of so many, drawn together; the i-th is what `seed` + i alone gives. `options` are
+        those of GenerateOptions; `clip.receipt` says what was used, filled in and rounded.
         """
-        ready, clock = drawing({"prompt": prompt, **options}, self.facts), _Clock(on_step)
-        made = draw_clip(
+        ready, clock = drawing({"prompt": prompt, "n": n, **options}, self.facts), _Clock(on_step)
+        made = draw_clips(
             self.parts,
             ready.request.prompt,
             canvas=ready.canvas,
             given=ready.given,
             negative=ready.request.negative or "",
             sound=ready.request.sound,
+            count=n or 1,
             options=clock.options(ready.numbers),
         )
-        return _clip(made, ready.receipt, clock)
+        clips = [_clip(x, ready.receipt.seeded(i), clock) for i, x in enumerate(made)]
+        return clips[0] if n is None else clips
 
     def forward_dynamics(
         self,

@@ -24,7 +24,7 @@ from armillary import Actions, Clip
 from armillary.media import draw_boxes, write_png
 from armillary.sim import Episode, episode, replay, success
 from armillary.sim.experts import progress as moved
-from armillary.terminal import progress
+from armillary.terminal import drawing
 
 if TYPE_CHECKING:
     from armillary import World  # the heavy part: torch is loaded when the first line is on the screen
@@ -78,7 +78,7 @@ def main() -> None:
 def imagine(world: "World") -> Clip:
     """A clip with sound from words alone."""
     with stage(f'1  Imagine: "{PROMPT}"'):
-        with progress("drawing picture and sound") as on_step:
+        with drawing("drawing picture and sound") as on_step:
             # some seeds draw a clip in which nothing is heard; this is not one of them
             clip = world.generate(PROMPT, sound=True, seed=6, on_step=on_step)
         clip.save(OUT / "clip.mp4")
@@ -129,7 +129,7 @@ def act(world: "World") -> None:
     with stage("4  Act: one start, two instructions, carried out in the simulator"):
         for number in (1, 2):
             push = episode("push", number - 1, split="test")
-            with progress(f"deciding how to {push.instruction}") as on_step:
+            with drawing(f"deciding how to {push.instruction}") as on_step:
                 actions = world.policy(
                     str(push.instruction), push.picture(), domain="tabletop", on_step=on_step
                 )

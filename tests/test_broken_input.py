@@ -201,7 +201,7 @@ def test_a_prompt_longer_than_the_reasoner_reads_is_refused(folder: Path) -> Non
 def test_whatever_is_false_cancels(folder: Path, falsy: Any) -> None:
     world = load(folder, device="cpu")
     with pytest.raises(Cancelled):
-        world.generate("x", frames=1, size="16x16", steps=1, on_step=lambda step, of: falsy)
+        world.generate("x", frames=1, size="16x16", steps=1, on_step=lambda _done: falsy)
 
 
 @pytest.mark.parametrize("shape", [(1, 100_000, 3), (100_000, 1, 3)])

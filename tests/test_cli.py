@@ -20,10 +20,12 @@ from armillary.eval.scores import Figure, Score
 from armillary.media import Clip, read_clip, read_picture, read_receipt, write_png
 from armillary.requests import GenerateRequest, ReasonRequest
 from armillary.robots import Actions
+from armillary.step import Step
 from armillary.tasks.reason import Delta
 from tests.random_pocket import random_pocket
 
 PUSHES = np.ones((8, 2), np.float32)
+PIXEL = np.zeros((1, 1, 1, 3), np.uint8)
 RECEIPT = {"task": "generate", "used": {"seed": 0}, "defaulted": ["seed"], "rounded": {}}
 ROUNDED = {**RECEIPT, "rounded": {"frames": {"asked": 6, "made": 9}}}
 
@@ -40,7 +42,7 @@ class FakeWorld:
     def _work(self, task: str, options: dict[str, Any]) -> None:
         self.asked.append((task, options))
         for step in range(1, 4):
-            options["on_step"](step, 3)
+            options["on_step"](Step(step, 3, lambda _: PIXEL))
         if self.fails:
             raise self.fails
 
@@ -367,7 +369,7 @@ def test_the_page_of_commands_is_what_help_prints_now() -> None:
 
 
 def test_options_are_those_of_the_request() -> None:
-    own = {"context", "output", "model", "device", "dtype", "as_json"}
+    own = {"context", "output", "model", "device", "dtype", "memory", "as_json"}
     names = {name: {p.name for p in command.params} - own for name, command in commands().items()}
     assert names["generate"] - {"help"} == set(GenerateRequest.model_fields)
     plural = {"image": "images", "video": "videos"}

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from armillary import flow
-from armillary.flow import Branch, Grid, native_grid, noise_state, sample, sample_many
+from armillary.flow import Branch, Grid, native_grid, noise_state, sample_many
 from armillary.model import Config, Network
 from armillary.sequence import Context, Pack, Sample, Segment, Visual, pack, text_context
 from armillary.tasks.segments import Latents
 from armillary.weights import Traits
+from tests.solo import sample
 
 TRAITS = Traits(latent_channel=2, base_fps=8, action_gen=True, action_dim=5, sound_gen=True, sound_dim=3)
 NANO = Config(

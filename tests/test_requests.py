@@ -56,7 +56,8 @@ def test_a_bare_prompt_takes_the_checkpoints_defaults_and_says_so() -> None:
     numbers, canvas, receipt = generate()
     assert (numbers.steps, numbers.guidance, numbers.shift, numbers.seed) == (35, 6.0, 10.0, 0)
     assert (canvas.frames, canvas.fps, canvas.width, canvas.height) == (9, 8.0, 64, 64)
-    assert set(receipt.defaulted) == {"frames", "fps", "size", "sound", "steps", "guidance", "shift", "seed"}
+    made, drawn = {"frames", "fps", "size", "sound"}, {"steps", "guidance", "shift", "grid", "seed"}
+    assert set(receipt.defaulted) == made | drawn
     assert receipt.used["size"] == "64x64"
     assert (receipt.task, receipt.model, receipt.digest) == ("generate", "small", "0123456789ab")
     assert receipt.version == __version__
@@ -202,7 +203,7 @@ def test_a_robots_request_takes_the_action_defaults() -> None:
     numbers, receipt = policy(seed=3)
     assert (numbers.steps, numbers.guidance, numbers.shift, numbers.seed) == (30, 1.0, None, 3)
     assert receipt.task == "policy"
-    assert receipt.defaulted == ("steps", "guidance", "shift")
+    assert receipt.defaulted == ("steps", "guidance", "shift", "grid")
 
 
 @pytest.mark.parametrize(

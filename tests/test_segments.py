@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from armillary.flow import native_grid, sample
+from armillary.flow import native_grid
 from armillary.model import Config, Network
 from armillary.sequence import Sample, text_context
 from armillary.tasks.segments import (
@@ -18,6 +18,7 @@ from armillary.tasks.segments import (
     vision_segment,
 )
 from armillary.weights import Traits
+from tests.solo import sample
 
 TRAITS = Traits(latent_channel=3, base_fps=8, action_gen=True, action_dim=5, sound_gen=True, sound_dim=2)
 

@@ -25,6 +25,7 @@ from armillary.requests import (
     Request,
 )
 from armillary.robots import Actions, robot
+from armillary.step import Step
 from armillary.tasks.ready import read_facts
 from armillary.world import ActOptions, AnswerOptions, ChoiceOptions, GenerateOptions, World
 from tests.random_pocket import random_pocket
@@ -188,7 +189,7 @@ def test_a_wrong_picture_is_named_before_anything_is_read(world: World) -> None:
 def test_a_clip_is_made_with_sound_and_a_receipt_that_its_file_keeps(world: World, tmp_path: Path) -> None:
     steps: list[tuple[int, int]] = []
     clip = world.generate(
-        "a red disc", frames=6, sound=True, on_step=lambda *step: steps.append(step), **QUICK
+        "a red disc", frames=6, sound=True, on_step=lambda done: steps.append((done.step, done.of)), **QUICK
     )
     assert clip.frames.shape == (9, 64, 64, 3)
     assert clip.sound is not None
@@ -279,13 +280,25 @@ def test_a_bad_request_is_refused_alike_with_and_without_weights(
 def test_returning_false_cancels_at_that_step(world: World) -> None:
     seen: list[int] = []
 
-    def stop(step: int, of: int) -> bool:
-        seen.append(step)
-        return step < 2
+    def stop(done: Step) -> bool:
+        seen.append(done.step)
+        return done.step < 2
 
     with pytest.raises(Cancelled):
         world.generate("x", frames=1, steps=5, on_step=stop)
     assert seen == [1, 2]
+
+
+@pytest.mark.parametrize("options", [{"frames": 1}, {"sound": True, "guidance": 3.0, "noise": "diffusers"}])
+def test_several_at_once_are_each_what_they_are_alone(world: World, options: Any) -> None:
+    several = world.generate("a red disc", n=3, steps=2, seed=7, size="16x16", **options)
+    assert [clip.receipt["used"]["seed"] for clip in several] == [7, 8, 9]
+    for i, clip in enumerate(several):
+        alone = world.generate("a red disc", steps=2, seed=7 + i, size="16x16", **options)
+        assert np.abs(clip.frames.astype(int) - alone.frames).max() <= 1
+        if clip.sound is not None and alone.sound is not None:
+            np.testing.assert_allclose(clip.sound, alone.sound, atol=1e-5)
+    assert not np.array_equal(several[0].frames, several[1].frames)
 
 
 # -- acting

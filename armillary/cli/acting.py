@@ -2,13 +2,14 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from armillary import terminal
-from armillary.cli.app import load_world, needs_no_weights, request
-from armillary.terminal import note, progress
+from armillary.cli.app import asked, load_world, needs_no_weights, request
+from armillary.requests import ForwardDynamicsRequest, InverseDynamicsRequest, PolicyRequest
+from armillary.terminal import drawing, note
 
 
 @request
@@ -24,6 +25,9 @@ def forward_dynamics(
     steps: terminal.Steps = None,
     guidance: terminal.Guidance = None,
     shift: terminal.Shift = None,
+    grid: terminal.Grid = None,
+    interval: terminal.Interval = None,
+    noise: terminal.Noise = None,
     model: terminal.Model = "pocket",
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
@@ -35,14 +39,13 @@ def forward_dynamics(
     \b
     armillary forward-dynamics --image now.png --actions actions.json --domain tabletop -o out.mp4
     """
-    options: dict[str, Any] = {"image": image, "actions": actions, "domain": domain, "prompt": prompt}
-    options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
+    options = asked(context, ForwardDynamicsRequest)
     where = partial(terminal.clip_path, output, picture=False, sound=False)
     if needs_no_weights(context, "forward_dynamics", options, where):
         return
     path = where()
     world = load_world(model, device, dtype, memory)
-    with progress("imagining") as on_step:
+    with drawing("imagining") as on_step:
         clip = world.forward_dynamics(**options, on_step=on_step)
     clip.save(path)
     terminal.tell_written(path, clip.receipt, as_json=as_json)
@@ -60,6 +63,9 @@ def inverse_dynamics(
     steps: terminal.Steps = None,
     guidance: terminal.Guidance = None,
     shift: terminal.Shift = None,
+    grid: terminal.Grid = None,
+    interval: terminal.Interval = None,
+    noise: terminal.Noise = None,
     model: terminal.Model = "pocket",
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
@@ -71,13 +77,12 @@ def inverse_dynamics(
     \b
     armillary inverse-dynamics --video clip.mp4 --domain tabletop -o actions.json
     """
-    options: dict[str, Any] = {"video": video, "domain": domain, "prompt": prompt}
-    options |= {"negative": negative, "seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
+    options = asked(context, InverseDynamicsRequest)
     where = partial(terminal.check_json, output)
     if needs_no_weights(context, "inverse_dynamics", options, where):
         return
     world = load_world(model, device, dtype, memory)
-    with progress("looking") as on_step:
+    with drawing("looking") as on_step:
         actions = world.inverse_dynamics(**options, on_step=on_step)
     terminal.give_actions(actions, output, as_json=as_json)
 
@@ -100,6 +105,9 @@ def policy(
     steps: terminal.Steps = None,
     guidance: terminal.Guidance = None,
     shift: terminal.Shift = None,
+    grid: terminal.Grid = None,
+    interval: terminal.Interval = None,
+    noise: terminal.Noise = None,
     model: terminal.Model = "pocket",
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
@@ -114,15 +122,13 @@ def policy(
     armillary policy "push the red disc left" --image now.png --domain tabletop --candidates 8 \\
       --judge "Which way does the red disc go?" --wanted left
     """
-    options: dict[str, Any] = {"prompt": instruction, "image": image, "domain": domain}
-    options |= {"decode": clip is not None, "negative": negative, "seed": seed, "steps": steps}
-    options |= {"guidance": guidance, "shift": shift, "candidates": candidates, "judge": judge}
-    options |= {"wanted": wanted}
+    options = asked(context, PolicyRequest)
+    options |= {"prompt": instruction, "decode": clip is not None}
     where = partial(terminal.check_action_files, output, clip)
     if needs_no_weights(context, "policy", options, where):
         return
     world = load_world(model, device, dtype, memory)
-    with progress("deciding") as on_step:
+    with drawing("deciding") as on_step:
         actions = world.policy(**options, on_step=on_step)
     if clip and actions.clip:
         actions.clip.save(clip)

@@ -10,6 +10,7 @@ from armillary import terminal
 from armillary.terminal import guarded, note
 
 if TYPE_CHECKING:
+    from armillary.requests import Request
     from armillary.world import World
 
 P = ParamSpec("P")
@@ -58,6 +59,12 @@ def request(command: Callable[P, None]) -> Callable[P, None]:
     for place in (app, validate, explain):
         place.command()(guarded(command))
     return command
+
+
+def asked(context: typer.Context, request: "type[Request]") -> dict[str, Any]:
+    """The options of a command that are fields of its request and were given: both have the same names."""
+    given = {name: value for name, value in context.params.items() if name in request.model_fields}
+    return {name: value for name, value in given.items() if value not in (None, []) and value is not False}
 
 
 def needs_no_weights(

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from armillary import terminal
-from armillary.cli.app import load_world, needs_no_weights, request
-from armillary.terminal import note, progress, say, say_json
+from armillary.cli.app import asked, load_world, needs_no_weights, request
+from armillary.requests import GenerateRequest
+from armillary.terminal import drawing, note, say, say_json
 
 
 @request
@@ -85,6 +86,12 @@ def generate(
     steps: terminal.Steps = None,
     guidance: terminal.Guidance = None,
     shift: terminal.Shift = None,
+    grid: terminal.Grid = None,
+    interval: terminal.Interval = None,
+    noise: terminal.Noise = None,
+    n: Annotated[
+        int | None, typer.Option("-n", help="So many, seeds counting up, in files out-1.mp4, out-2.mp4, ...")
+    ] = None,
     model: terminal.Model = "pocket",
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
@@ -100,15 +107,15 @@ def generate(
     armillary generate "a green square on the table" --frames 1 -o out.png
     armillary generate "the disc rolls on" --image first.png --seed 7 -o out.mp4
     """
-    options: dict[str, Any] = {"prompt": prompt, "negative": negative, "image": image, "video": video}
-    options |= {"frames": frames, "fps": fps, "size": size, "sound": sound or None}
-    options |= {"seed": seed, "steps": steps, "guidance": guidance, "shift": shift}
+    options = asked(context, GenerateRequest)
     where = partial(terminal.clip_path, output, picture=frames == 1, sound=sound)
     if needs_no_weights(context, "generate", options, where):
         return
     path = where()
     world = load_world(model, device, dtype, memory)
-    with progress("generating") as on_step:
-        clip = world.generate(**options, on_step=on_step)
-    clip.save(path)
-    terminal.tell_written(path, clip.receipt, as_json=as_json)
+    with drawing("generating") as on_step:
+        made = world.generate(**options, on_step=on_step)
+    clips = [made] if n is None else made
+    for name, clip in zip(terminal.numbered(path, n), clips, strict=True):
+        clip.save(name)
+        terminal.tell_written(name, clip.receipt, as_json=as_json)

@@ -19,7 +19,7 @@ from armillary.media import Clip
 from armillary.serve.bodies import documented, read_body, renamed
 from armillary.serve.schemas import Drawing, ImagesRequest
 from armillary.serve.service import Service, given
-from armillary.tasks.denoise import OnStep
+from armillary.step import OnStep
 from armillary.tasks.ready import drawing
 
 NAMES = {

@@ -16,7 +16,7 @@ from armillary.media.decode import read_picture
 from armillary.serve.files import Door, Uploads
 from armillary.serve.settings import Settings
 from armillary.serve.worker import Busy, Talk, Ticket, Told, Worker
-from armillary.tasks.denoise import OnStep
+from armillary.step import OnStep
 from armillary.tasks.reason import Delta
 from armillary.world import World
 

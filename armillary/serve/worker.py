@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from armillary.errors import Cancelled
-from armillary.tasks.denoise import OnStep
+from armillary.step import OnStep, Step
 from armillary.tasks.reason import Delta
 
 Result = TypeVar("Result")
@@ -29,7 +29,7 @@ class Ticket(Generic[Result]):
     owner: str
     work: Callable[[OnStep], Result]
     on_start: Callable[[], None] = lambda: None
-    on_step: Callable[[int, int], None] = lambda step, of: None
+    on_step: Callable[[Step], None] = lambda done: None
     future: "Future[Result]" = field(default_factory=Future)
     stopped: bool = False
 
@@ -158,10 +158,10 @@ class Worker:
             return
         self._running, stepped = ticket, time.perf_counter()
 
-        def on_step(step: int, of: int) -> bool:
+        def on_step(done: Step) -> bool:
             nonlocal stepped
             self.steps += 1
-            ticket.on_step(step, of)
+            ticket.on_step(done)
             self._advance(until=2 * time.perf_counter() - stepped)  # as long as the step itself took
             stepped = time.perf_counter()
             return not ticket.stopped

@@ -82,13 +82,9 @@ class _Job:
         return torch.cat([first_Z1hw, later], dim=1)
 
     def options_of(self, chunk: int, chunks: int) -> SamplingOptions:
-        """Each chunk has its own seed; progress is counted over all of them."""
-        options, on_step = self.options, self.options.on_step
-
-        def counted(step: int, of: int) -> bool | None:
-            return on_step(chunk * of + step, chunks * of) if on_step else None
-
-        return replace(options, seed=options.seed + chunk, on_step=counted)
+        """Those of one chunk: each has its own noise; progress is counted over all."""
+        first = self.options.chunk
+        return replace(self.options, chunk=first + chunk, chunks=first + chunks)
 
 
 def forward_dynamics(

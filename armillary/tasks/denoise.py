@@ -1,6 +1,6 @@
 """One run of the sampler for any task: contexts of the prompts, grid, start noise, and the latents drawn."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -17,16 +17,21 @@ from armillary.flow import (
     karras_grid,
     native_grid,
     noise_like_diffusers,
+    noise_state,
     sample_many,
     stock_grid,
 )
+from armillary.media.source import Pixels
 from armillary.sequence import Context, Kind, Sample, text_context
+from armillary.step import OnStep, Step
+from armillary.tasks.frames import require_video
 from armillary.tasks.parts import Parts
+from armillary.tasks.preview import paint
 from armillary.tasks.segments import Latents
 from armillary.weights import Checkpoint
 
 GridName = Literal["native", "stock", "karras", "fixed"]
-OnStep = Callable[[int, int], bool | None]  # (step, of), step = 1..of; False, or alike, cancels
+NOISES_A_RUN = 1000  # no run has more steps: chunk c starts from noise number 1000 c
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,10 @@ class SamplingOptions:
     """How to draw. Every field changes the result or is refused.
 
     shift: None means that of the checkpoint's scheduler file. grid: None means the checkpoint's own few steps
-    if it was distilled, else "native". noise: "diffusers" starts where that library's pipeline starts.
+    if it was distilled, else "native". intervals: the network times (low, high), 0 to 1000, both included, at
+    which guidance counts. control_guidance: how strongly controls are followed, beyond being seen (1). noise:
+    "diffusers" starts where that library's pipeline starts. chunk, chunks: which run of how many this is;
+    each has its own noise, and progress is counted over all of them.
     """
 
     steps: int
@@ -42,8 +50,13 @@ class SamplingOptions:
     shift: float | None = None
     seed: int = 0
     grid: GridName | None = None
+    interval: tuple[float, float] | None = None
+    control_guidance: float = 1.0
+    control_interval: tuple[float, float] | None = None
     noise: Literal["own", "diffusers"] = "own"
     on_step: OnStep | None = None
+    chunk: int = 0
+    chunks: int = 1
 
 
 @dataclass(frozen=True)
@@ -137,33 +150,61 @@ def draw_many(
     Raises BadRequest for illegal options, Cancelled when `on_step` returns False (or 0, or numpy's False),
     FloatingPointError naming step and modality for NaN.
     """
-    traits, on_step = parts.checkpoint.traits, options.on_step
     name, grid = choose_grid(parts.checkpoint, options)
     if name == "fixed" and options.noise == "diffusers":
         raise BadRequest(
             "noise", options.noise, "a distilled checkpoint draws noise at every step; only own is legal"
         )
-    segments = [x.segments(traits) for x in latents]
-    positives = [Sample(contexts.positive, s) for s in segments]
-    negatives = [Sample(contexts.negative, s) for s in segments] if contexts.negative else []
-    own, seeded = options.noise == "own", enumerate(latents, options.seed)
+    traits = parts.checkpoint.traits
+    positives = [x.sample(contexts.positive, traits) for x in latents]
+
+    def told(step: int, of: int, clean: tuple[Tensor, ...]) -> bool:
+        def look(i: int) -> Pixels:
+            shown = latents[i].of(positives[i].with_state(clean[i]), traits)
+            return paint(require_video(parts), shown.vision_ZThw)
+
+        done = Step(options.chunk * of + step, options.chunks * of, look)
+        said = options.on_step(done) if options.on_step else None
+        return said is None or bool(said)
+
     states = sample_many(
         parts.network,
         positives,
-        branches=[Branch(tuple(negatives), options.guidance)] if negatives else [],
+        branches=_branches(latents, contexts, options, parts),
         grid=grid,
-        seeds=[seed if own else _diffusers_noise(x, seed, parts) for seed, x in seeded],
-        on_step=None if on_step is None else lambda step, of, _: _goes_on(on_step(step, of)),
+        seeds=[_noise(x, options.seed + i, options, parts) for i, x in enumerate(latents)],
+        on_step=told if options.on_step else None,
     )
     return [x.of(s.with_state(v), traits) for x, s, v in zip(latents, positives, states, strict=True)]
 
 
-def _goes_on(said: bool | None) -> bool:
-    return said is None or bool(said)
+def _branches(
+    latents: Sequence[Latents], contexts: Contexts, options: SamplingOptions, parts: Parts
+) -> list[Branch]:
+    """What to guide away from: first the same prompt without its controls, then the negative with them."""
+    found, traits = list[Branch](), parts.checkpoint.traits
+    if latents[0].controls:
+        bare = [replace(x, controls=(), weights=()) for x in latents]
+        samples = tuple(x.sample(contexts.positive, traits) for x in bare)
+        found.append(Branch(samples, options.control_guidance, options.control_interval))
+    if contexts.negative is not None:
+        samples = tuple(x.sample(contexts.negative, traits) for x in latents)
+        found.append(Branch(samples, options.guidance, options.interval))
+    return found
 
 
-def _diffusers_noise(latents: Latents, seed: int, parts: Parts) -> Noise:
-    """Noise in the shapes of that library's latents, cut into tokens as the latents are."""
+def _noise(latents: Latents, seed: int, options: SamplingOptions, parts: Parts) -> Noise:
+    """The noise of a sample at each step, in the chunk of a long clip that is drawn."""
+    if options.noise == "diffusers":
+        return _diffusers_noise(latents, seed, options.chunk, parts)
+    return lambda of, step: noise_state(of, seed, step=options.chunk * NOISES_A_RUN + step)
+
+
+def _diffusers_noise(latents: Latents, seed: int, chunk: int, parts: Parts) -> Noise:
+    """Noise in the shapes of that library's latents, cut into tokens as the latents are.
+
+    One generator goes on from chunk to chunk.
+    """
     traits = parts.checkpoint.traits
     shapes: dict[Kind, tuple[int, ...]] = {"vision": (1, *latents.vision_ZThw.shape)}
     if latents.sound_SL is not None:
@@ -172,7 +213,7 @@ def _diffusers_noise(latents: Latents, seed: int, parts: Parts) -> Noise:
         shapes["action"] = (len(latents.actions_KD), traits.action_dim or latents.actions_KD.shape[1])
 
     def draw_noise(of: Sample, _step: int) -> Tensor:
-        drawn = {kind: x.to(parts.device) for kind, x in noise_like_diffusers(seed, shapes).items()}
+        drawn = {k: x.to(parts.device) for k, x in noise_like_diffusers(seed, shapes, chunk=chunk).items()}
         sound_SL, actions_KD = drawn.get("sound"), drawn.get("action")
         if actions_KD is not None and latents.actions_KD is not None:
             actions_KD = actions_KD[:, : latents.actions_KD.shape[1]]
@@ -187,4 +228,6 @@ def count_tokens(latents: Latents, contexts: Contexts, parts: Parts) -> dict[str
     counts = {"context": len(contexts.positive)}
     if contexts.negative is not None:
         counts["negative"] = len(contexts.negative)
-    return counts | {s.kind: len(s) for s in latents.segments(parts.checkpoint.traits)}
+    for segment in latents.segments(parts.checkpoint.traits):
+        counts[segment.kind] = counts.get(segment.kind, 0) + len(segment)
+    return counts

@@ -20,7 +20,7 @@ from armillary.media import Clip
 from armillary.media.source import Pixels
 from armillary.prompts import SYSTEM_IMAGE, SYSTEM_VIDEO, with_metadata
 from armillary.settle import Canvas
-from armillary.tasks.denoise import SamplingOptions, count_tokens, draw, read_prompts, require_use
+from armillary.tasks.denoise import SamplingOptions, count_tokens, draw_many, read_prompts, require_use
 from armillary.tasks.frames import check_frames, check_size, cover, decode, encode, finite, require_video
 from armillary.tasks.parts import Parts
 from armillary.tasks.segments import TIME_FACTOR, Latents
@@ -71,9 +71,12 @@ def generate(
     given: Given = NOTHING,
     negative: str = "",
     sound: bool = False,
+    count: int = 1,
     options: SamplingOptions,
-) -> Made:
-    """One picture (frames=1) or clip. Frames are rounded up to 4n + 1.
+) -> list[Made]:
+    """Pictures (frames=1) or clips, `count` of them in one pack. Frames are rounded up to 4n + 1.
+
+    The i-th is what the seed of `options` + i alone gives.
 
     Raises BadRequest for what this checkpoint cannot make and for inputs that would not be used, Cancelled
     when `options.on_step` returns False, FloatingPointError naming the stage for NaN.
@@ -93,17 +96,19 @@ def generate(
         guidance=options.guidance,
         system=_system(parts, canvas),
     )
-    drawn = draw(parts, latents, contexts, options)
-    return Made(
-        decode(require_video(parts), drawn.vision_ZThw),
-        canvas.fps,
-        (drawn,),
-        count_tokens(drawn, contexts, parts),
-        None
-        if audio is None or drawn.sound_SL is None
-        else _hear(audio, drawn.sound_SL, _samples(audio, canvas)),
-        None if audio is None else audio.sample_rate,
-    )
+    drawn = draw_many(parts, [latents] * count, contexts, options)
+    tokens = count_tokens(latents, contexts, parts)
+    return [_decoded(parts, one, canvas, audio, tokens) for one in drawn]
+
+
+def _decoded(
+    parts: Parts, drawn: Latents, canvas: Canvas, audio: AudioVAE | None, tokens: Mapping[str, int]
+) -> Made:
+    frames_THW3 = decode(require_video(parts), drawn.vision_ZThw)
+    if audio is None or drawn.sound_SL is None:
+        return Made(frames_THW3, canvas.fps, (drawn,), tokens)
+    sound_CN = _hear(audio, drawn.sound_SL, _samples(audio, canvas))
+    return Made(frames_THW3, canvas.fps, (drawn,), tokens, sound_CN, audio.sample_rate)
 
 
 def round_frames(frames: int) -> int:

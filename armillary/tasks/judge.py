@@ -18,6 +18,7 @@ from armillary.media.source import Pixels
 from armillary.model import Network
 from armillary.robots import Actions, Robot
 from armillary.sequence import Context, Sample, pack
+from armillary.step import Step
 from armillary.tasks.act import proposals, roll_out
 from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.messages import converse
@@ -89,8 +90,8 @@ def _half(options: SamplingOptions, half: int) -> SamplingOptions:
     """The same, its progress counted as the first or second half of a whole."""
     on_step = options.on_step
 
-    def counted(step: int, of: int) -> bool | None:
-        return on_step(half * of + step, 2 * of) if on_step else None
+    def counted(done: Step) -> bool | None:
+        return on_step(replace(done, step=half * done.of + done.step, of=2 * done.of)) if on_step else None
 
     return replace(options, on_step=counted)
 

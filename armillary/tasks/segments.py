@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from armillary.sequence import Kind, Sample, Segment, grid_positions
+from armillary.sequence import Context, Kind, Sample, Segment, grid_positions
 from armillary.weights import Traits
 
 TIME_FACTOR = 4  # pixel frames a latent frame, and the factor that positions count base frames in
@@ -21,23 +21,40 @@ TIME_FACTOR = 4  # pixel frames a latent frame, and the factor that positions co
 class Latents:
     """Everything the DM side holds of one sample, before it is cut into tokens or after it was drawn.
 
-    `clean_*` say which latent frames and action rows are given; all others, and all sound, are drawn.
+    `clean_*` say which latent frames, action rows and sound are given; all others are drawn.
+    `controls` are clips of the picture's size, all given, that say how it moves; `weights` how much each of
+    them counts, none for all in one attention. `reference` [Z, 1, h, w] is a given picture that stands before
+    the one drawn.
     """
 
     vision_ZThw: Tensor
     fps: float  # of pixel frames, which is also that of actions
     clean_frames: Collection[int] = ()
     sound_SL: Tensor | None = None
+    clean_sound: bool = False
     actions_KD: Tensor | None = None  # in model units
     clean_actions: Collection[int] = ()
     domain: int = 0
     first_action: int = 1  # the frame that action row 0 belongs to, as in `action_segment`
+    controls: tuple[Tensor, ...] = ()
+    weights: tuple[float, ...] = ()
+    reference: Tensor | None = None
+
+    def sample(self, context: Context, traits: Traits) -> Sample:
+        """What is drawn after a context."""
+        return Sample(context, self.segments(traits), self.weights)
 
     def segments(self, traits: Traits) -> tuple[Segment, ...]:
-        """Vision, then sound, then action, as far as they are there."""
-        found = [vision_segment(self.vision_ZThw, self.clean_frames, self.fps, traits)]
+        """Controls or reference, then the picture, sound and action, as far as they are there."""
+        every = range(self.vision_ZThw.shape[1])
+        found = [vision_segment(x, every, self.fps, traits) for x in self.controls]
+        later = 0
+        if self.reference is not None:
+            found.append(vision_segment(self.reference, (0,), self.fps, traits))
+            later = 1  # pictures stand one after another in time
+        found.append(vision_segment(self.vision_ZThw, self.clean_frames, self.fps, traits, first=later))
         if self.sound_SL is not None:
-            found.append(sound_segment(self.sound_SL, clean=False, traits=traits))
+            found.append(sound_segment(self.sound_SL, clean=self.clean_sound, traits=traits))
         if self.actions_KD is not None:
             found.append(
                 action_segment(
@@ -53,7 +70,7 @@ class Latents:
 
     def of(self, sample: Sample, traits: Traits) -> "Latents":
         """The inverse of `segments`: the same latents with the numbers of the sample's segments."""
-        tokens = {s.kind: s.tokens_NF for s in sample.segments}
+        tokens = {s.kind: s.tokens_NF for s in sample.segments}  # of several pictures, the last is drawn
         shape, patch = self.vision_ZThw.shape, traits.latent_patch_size
         vision_ZThw = unpatchify(tokens["vision"], (shape[0], shape[1], shape[2], shape[3]), patch)
         sound_SL = None if self.sound_SL is None else tokens["sound"].T
@@ -81,8 +98,13 @@ def unpatchify(tokens_NF: Tensor, shape: tuple[int, int, int, int], patch: int) 
     return x.reshape(z, t, rows * patch, columns * patch)[:, :, :h, :w]
 
 
-def vision_segment(latents_ZThw: Tensor, clean: Collection[int], fps: float, traits: Traits) -> Segment:
-    """A picture or clip of normalised latents; `clean` are the latent frames that condition."""
+def vision_segment(
+    latents_ZThw: Tensor, clean: Collection[int], fps: float, traits: Traits, *, first: int = 0
+) -> Segment:
+    """A picture or clip of normalised latents; `clean` are the latent frames that condition.
+
+    `first` is the place in time of the first one.
+    """
     _, t, h, w = latents_ZThw.shape
     patch = traits.latent_patch_size
     rows, columns = -(-h // patch), -(-w // patch)
@@ -95,7 +117,7 @@ def vision_segment(latents_ZThw: Tensor, clean: Collection[int], fps: float, tra
         "vision",
         patchify(latents_ZThw, patch),
         noisy_T.repeat_interleave(rows * columns, output_size=t * rows * columns),
-        grid_positions((t, rows, columns), per_step=spacing),
+        grid_positions((t, rows, columns), per_step=spacing, first=first),
         patchify(torch.ones_like(latents_ZThw), patch).bool() if padded else None,
     )
 

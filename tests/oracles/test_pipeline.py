@@ -110,7 +110,7 @@ def test_generation(parts: Parts, theirs: Diffusers, case: str, guidance: float)
     negative = NEGATIVE if guidance != 1 else ""
     ours = generate(
         parts, PROMPT, canvas=canvas, given=given, negative=negative, options=options(parts, guidance)
-    )
+    )[0]
     conditions: dict[str, Any] = {}
     if given.image is not None:
         conditions = {"image": Image.fromarray(given.image)}
@@ -137,7 +137,7 @@ def test_generation(parts: Parts, theirs: Diffusers, case: str, guidance: float)
 def test_a_clip_with_sound(parts: Parts, theirs: Diffusers, guidance: float) -> None:
     canvas = Canvas(frames=9, fps=24.0, width=48, height=32)
     given, run = Given(image=picture(32, 48)), options(parts, guidance)
-    ours = generate(parts, PROMPT, canvas=canvas, given=given, sound=True, options=run)
+    ours = generate(parts, PROMPT, canvas=canvas, given=given, sound=True, options=run)[0]
     size = {"num_frames": 9, "height": 32, "width": 48}
     image = Image.fromarray(picture(32, 48))
     want = theirs(**size, image=image, fps=24.0, guidance_scale=guidance, enable_sound=True)

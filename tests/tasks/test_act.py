@@ -64,7 +64,7 @@ def test_chunks_go_on_from_the_last_frame(parts: Parts, runs: list[tuple[Latents
     (first, _), (second, _) = runs
     alone = forward_dynamics(parts, pixels(16, 16), actions[:4], BODY, options=QUICK)
     np.testing.assert_array_equal(done.frames[:5], alone.frames)
-    later = forward_dynamics(parts, alone.frames[-1], actions[4:], BODY, options=replace(QUICK, seed=1))
+    later = forward_dynamics(parts, alone.frames[-1], actions[4:], BODY, options=replace(QUICK, chunk=1))
     np.testing.assert_array_equal(done.frames[4:][1:], later.frames[1:])
     assert torch.equal(first.actions_KD, torch.tensor(actions[:4] / 20))
     want = np.concatenate([actions[4:], actions[-1:], actions[-1:]]) / 20
@@ -116,20 +116,22 @@ def test_a_state_stands_before_the_actions(parts: Parts, runs: list[tuple[Latent
     assert not np.array_equal(actions.values, other.values)
 
 
-def test_chunks_have_seeds_of_their_own(parts: Parts, runs: list[tuple[Latents, SamplingOptions]]) -> None:
-    inverse_dynamics(parts, pixels(10, 16, 16), BODY, options=replace(QUICK, seed=7))
-    assert [options.seed for _, options in runs] == [7, 8, 9]
+def test_chunks_have_noise_of_their_own(parts: Parts, runs: list[tuple[Latents, SamplingOptions]]) -> None:
+    still = np.repeat(pixels(1, 16, 16), 10, axis=0)
+    done = inverse_dynamics(parts, still, BODY, options=replace(QUICK, seed=7)).values
+    assert [(options.seed, options.chunk) for _, options in runs] == [(7, 0), (7, 1), (7, 2)]
+    assert not np.array_equal(done[:4], done[4:8])
 
 
 def test_progress_counts_all_chunks(parts: Parts) -> None:
     steps: list[tuple[int, int]] = []
-    options = replace(QUICK, on_step=lambda step, of: steps.append((step, of)))
+    options = replace(QUICK, on_step=lambda done: steps.append((done.step, done.of)))
     forward_dynamics(parts, pixels(16, 16), pushes(8), BODY, options=options)
     assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 def test_a_run_can_be_stopped(parts: Parts) -> None:
-    options = replace(QUICK, on_step=lambda step, _of: step < 3)
+    options = replace(QUICK, on_step=lambda done: done.step < 3)
     with pytest.raises(Cancelled):
         forward_dynamics(parts, pixels(16, 16), pushes(8), BODY, options=options)
 

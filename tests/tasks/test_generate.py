@@ -14,6 +14,7 @@ from armillary.errors import BadRequest, Cancelled
 from armillary.flow import native_grid
 from armillary.settle import Canvas
 from armillary.shards import write_json
+from armillary.step import Step
 from armillary.tasks.defaults import defaults
 from armillary.tasks.denoise import SamplingOptions, choose_grid
 from armillary.tasks.frames import Placement, cover
@@ -37,7 +38,7 @@ def pixels(*shape: int) -> np.ndarray:
 
 
 def make(parts: Parts, canvas: Canvas = CLIP, options: SamplingOptions = QUICK, **others: Any) -> Made:
-    return generate(parts, "a red disc", canvas=canvas, options=options, **others)
+    return generate(parts, "a red disc", canvas=canvas, options=options, **others)[0]
 
 
 @pytest.mark.parametrize(("asked", "made"), [(1, 1), (2, 5), (5, 5), (6, 9)])
@@ -157,9 +158,9 @@ def test_a_missing_part_is_named(parts: Parts, part: str, field: str) -> None:
 def test_a_run_can_be_followed_and_stopped(parts: Parts) -> None:
     steps: list[tuple[int, int]] = []
 
-    def follow(step: int, of: int) -> bool:
-        steps.append((step, of))
-        return step < 2
+    def follow(done: Step) -> bool:
+        steps.append((done.step, done.of))
+        return done.step < 2
 
     with pytest.raises(Cancelled):
         make(parts, options=SamplingOptions(4, on_step=follow))

@@ -105,10 +105,10 @@ def test_a_receipt_tells_scores_and_losers() -> None:
 
 def test_progress_counts_acting_and_imagining_and_both_can_be_stopped(parts: Parts) -> None:
     steps: list[tuple[int, int]] = []
-    told = replace(QUICK, on_step=lambda step, of: steps.append((step, of)))
+    told = replace(QUICK, on_step=lambda done: steps.append((done.step, done.of)))
     picture = clip(3, 1).frames[0]
     choose_policy(parts, "push it", picture, BODY, judge=JUDGE, count=2, options=told)
     assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    stopped = replace(QUICK, on_step=lambda step, _of: step < 3)
+    stopped = replace(QUICK, on_step=lambda done: done.step < 3)
     with pytest.raises(Cancelled):
         choose_policy(parts, "push it", picture, BODY, judge=JUDGE, count=2, options=stopped)
