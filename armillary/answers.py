@@ -1,4 +1,4 @@
-"""What the reasoner answers: text, and the boxes, points, trajectories and events in it, in a person's units."""
+"""What the reasoner answers: text, and the boxes, points, paths and events in it, in a person's units."""
 
 import json
 import math

@@ -60,6 +60,7 @@ class Facts:
     robots: tuple[str, ...] = ()
     fixed_steps: bool = False  # a few-step student: its schedule is part of its weights
     memory: str | None = None  # where it is loaded: the memory mode
+    small: bool = False  # no released checkpoint: it was taught few and simple sentences
 
 
 @dataclass(frozen=True)

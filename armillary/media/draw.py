@@ -86,7 +86,7 @@ def draw_paths(
     *,
     labels: Sequence[str] | None = None,
 ) -> Image.Image:
-    """The picture with paths of points (x, y), each from a ring to an arrow head; otherwise as `draw_boxes`."""
+    """The picture with paths of points (x, y), from a ring to an arrow head; otherwise as `draw_boxes`."""
     canvas, factor = enlarged(image)
     names = _labels(labels, len(paths))
     draw, text = ImageDraw.Draw(canvas), font(16)

@@ -64,6 +64,11 @@ def defaults(checkpoint: Checkpoint, task: DrawTask) -> Defaults:
 def _family(checkpoint: Checkpoint) -> str:
     if few_steps(checkpoint):
         return "distilled"
-    if checkpoint.config.width < SMALL:
+    if is_small(checkpoint):
         return "small"
     return "edge" if checkpoint.is_edge else "full"
+
+
+def is_small(checkpoint: Checkpoint) -> bool:
+    """Narrower than any released one: pocket and its like, which know the table-top world alone."""
+    return checkpoint.config.width < SMALL

@@ -37,7 +37,7 @@ from armillary.settle import (
     settle_generate,
     settle_reason,
 )
-from armillary.tasks.defaults import DrawTask, defaults
+from armillary.tasks.defaults import DrawTask, defaults, is_small
 from armillary.tasks.denoise import few_steps
 from armillary.tasks.frames import check_frames
 from armillary.tasks.generate import NOTHING, Given
@@ -76,6 +76,7 @@ def read_facts(name: str, folder: Path) -> Facts:
             kept=time_factor + 1,
             robots=tuple(r.name for r in ROBOTS.values() if r.domain < config.domains and _fits(r, width)),
             fixed_steps=few_steps(checkpoint) is not None,
+            small=is_small(checkpoint),
         )
 
 
