@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from armillary.errors import BadRequest, Cancelled
     from armillary.loading import convert, explain, load, validate
     from armillary.media.clip import Clip
-    from armillary.robots import Actions
+    from armillary.robots import Actions, robot
     from armillary.step import Step
     from armillary.world import World
 
@@ -28,6 +28,7 @@ __all__ = [
     "convert",
     "explain",
     "load",
+    "robot",
     "validate",
 ]
 
@@ -42,6 +43,7 @@ _HOMES = {
     "convert": "armillary.loading",
     "explain": "armillary.loading",
     "load": "armillary.loading",
+    "robot": "armillary.robots",
     "validate": "armillary.loading",
 }
 

@@ -58,6 +58,8 @@ class Facts:
     action: Usual
     kept: int = 5  # frames of a video that a continuation starts with
     robots: tuple[str, ...] = ()
+    ports: int = 0  # of actions: how many robots the network can tell apart
+    action_width: int = 0  # numbers of an action, at most
     fixed_steps: bool = False  # a few-step student: its schedule is part of its weights
     memory: str | None = None  # where it is loaded: the memory mode
     small: bool = False  # no released checkpoint: it was taught few and simple sentences

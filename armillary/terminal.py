@@ -71,7 +71,7 @@ Noise = Annotated[
 ]
 Negative = Annotated[str | None, typer.Option(help="What to stay away from; needs a guidance above 1.")]
 Doing = Annotated[str | None, typer.Option("--prompt", help="What is done, in words.")]
-Domain = Annotated[str, typer.Option(help="The robot, such as tabletop.")]
+Domain = Annotated[str, typer.Option(help="The robot: a name such as tabletop, or a .toml file.")]
 Image = Annotated[Path | None, typer.Option(help="A picture file.")]
 NeededImage = Annotated[Path, typer.Option(help="A picture file.")]
 ClipOut = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write: .mp4, .gif or .png.")]

@@ -249,7 +249,7 @@ class World:
         image: PictureSource,
         actions: ActionSource,
         *,
-        domain: str | Robot,
+        domain: str | os.PathLike[str] | Robot,
         on_step: OnStep | None = None,
         **options: Unpack[ActOptions],
     ) -> Clip:
@@ -269,13 +269,13 @@ class World:
             options=clock.options(ready.numbers),
         )
         clip = _clip(made, ready.receipt, clock)
-        return replace(clip, actions=Actions(actions_KD, ready.body.name, ready.body.fps, ready.body.columns))
+        return replace(clip, actions=Actions.of(ready.body, actions_KD))
 
     def inverse_dynamics(
         self,
         video: ClipSource,
         *,
-        domain: str | Robot,
+        domain: str | os.PathLike[str] | Robot,
         on_step: OnStep | None = None,
         **options: Unpack[ActOptions],
     ) -> Actions:
@@ -297,7 +297,7 @@ class World:
         prompt: str,
         image: PictureSource,
         *,
-        domain: str | Robot,
+        domain: str | os.PathLike[str] | Robot,
         decode: bool = True,
         on_step: OnStep | None = None,
         **options: Unpack[ChoiceOptions],

@@ -269,12 +269,19 @@ def _job(parts: Parts, robot: Robot, prompt: str, negative: str, options: Sampli
     """Check what the three tasks share. Raises BadRequest."""
     require_video(parts)
     require_use(negative, options.guidance)
-    traits, domains = parts.checkpoint.traits, parts.checkpoint.config.domains
+    traits = parts.checkpoint.traits
     room = (traits.action_dim or 0) if traits.action_gen else 0
+    check_body(robot, ports=parts.checkpoint.config.domains, room=room)
+    return _Job(parts, robot, prompt, negative, options)
+
+
+def check_body(robot: Robot, *, ports: int, room: int) -> None:
+    """Refuse a robot that a checkpoint with so many action ports of so many columns cannot move."""
     if not room:
         raise BadRequest("domain", robot.name, "this checkpoint has no action port: it knows no robots")
-    if not 0 <= robot.domain < domains:
-        raise BadRequest("domain", robot.name, f"has port {robot.domain}; this checkpoint has {domains}")
+    robot.require_known()
+    if not 0 <= robot.domain < ports:
+        raise BadRequest("domain", robot.name, f"has port {robot.domain}; this checkpoint has {ports}")
     if robot.width == 0 or (robot.width or 0) > room:
         raise BadRequest(
             "domain", robot.name, f"has {robot.width} columns; this checkpoint holds 1 to {room}"
@@ -283,7 +290,6 @@ def _job(parts: Parts, robot: Robot, prompt: str, negative: str, options: Sampli
         raise BadRequest("chunk", robot.chunk, f"must be a multiple of {TIME_FACTOR}")
     if robot.view not in VIEWPOINTS:
         raise BadRequest("view", robot.view, f"known views are {', '.join(VIEWPOINTS)}")
-    return _Job(parts, robot, prompt, negative, options)
 
 
 def _width(robot: Robot) -> int:
@@ -310,5 +316,4 @@ def _drawn_actions(drawn: Latents) -> Floats:
 
 
 def _actions(robot: Robot, values_KD: Floats, tokens: Mapping[str, int]) -> Actions:
-    values_KD, receipt = robot.from_model(values_KD), {"tokens": dict(tokens)}
-    return Actions(values_KD, robot.name, robot.fps, robot.columns, receipt=receipt)
+    return Actions.of(robot, robot.from_model(values_KD), {"tokens": dict(tokens)})

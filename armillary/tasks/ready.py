@@ -37,6 +37,7 @@ from armillary.settle import (
     settle_generate,
     settle_reason,
 )
+from armillary.tasks.act import check_body
 from armillary.tasks.defaults import DrawTask, defaults, is_small
 from armillary.tasks.denoise import few_steps
 from armillary.tasks.frames import check_frames
@@ -75,6 +76,8 @@ def read_facts(name: str, folder: Path) -> Facts:
             action=_usual(checkpoint, "policy"),
             kept=time_factor + 1,
             robots=tuple(r.name for r in ROBOTS.values() if r.domain < config.domains and _fits(r, width)),
+            ports=config.domains,
+            action_width=width,
             fixed_steps=few_steps(checkpoint) is not None,
             small=is_small(checkpoint),
         )
@@ -184,15 +187,24 @@ def drawing(options: Mapping[str, Any], facts: Facts) -> Drawing:
 
 def acting(kind: type[Act], options: Mapping[str, Any], facts: Facts) -> Acting[Act]:
     domain = options.get("domain")
-    name = domain.name if isinstance(domain, Robot) else domain
-    request = ask(kind, {**options, "domain": name})
+    own = _own_robot(domain)
+    request = ask(kind, {**options, "domain": own.name if own else domain})
+    if own is not None and facts.robots:
+        facts = replace(facts, robots=(*facts.robots, own.name))
     numbers, receipt = settle_act(request, facts)
-    body = domain if isinstance(domain, Robot) else robot(request.domain)
+    body = own or robot(request.domain)
+    check_body(body, ports=facts.ports, room=facts.action_width)
     receipt = replace(receipt, used={**receipt.used, "fps": body.fps, "contract": body.digest})
     if not isinstance(request, InverseDynamicsRequest):
         return Acting(request, numbers, body, _picture(request.image), receipt)
     _require_rate(_rate(request.video, "video"), body.fps, f"{body.name} acts {body.fps:g} times a second")
     return Acting(request, numbers, body, check_frames(_all_frames(request.video), "video"), receipt)
+
+
+def _own_robot(domain: Any) -> Robot | None:
+    """The robot of a file or of the caller's making; None for a name. Raises BadRequest."""
+    named = isinstance(domain, str) and not domain.endswith(".toml") and not Path(domain).is_dir()
+    return robot(domain) if isinstance(domain, Robot | os.PathLike | str) and not named else None
 
 
 def forward(options: Mapping[str, Any], facts: Facts) -> tuple[Acting[ForwardDynamicsRequest], Floats]:
@@ -201,7 +213,7 @@ def forward(options: Mapping[str, Any], facts: Facts) -> tuple[Acting[ForwardDyn
     source, name = ready.request.actions, ready.body.name
     if isinstance(source, str | os.PathLike):
         try:
-            source = Actions.from_json(Path(source).read_bytes(), domain=name)
+            source = Actions.from_json(Path(source).read_bytes(), domain=ready.body)
         except OSError as error:
             raise BadRequest("actions", shown(source), f"cannot be opened: {error.strerror}") from None
         except BadRequest as error:
@@ -211,6 +223,10 @@ def forward(options: Mapping[str, Any], facts: Facts) -> tuple[Acting[ForwardDyn
     if isinstance(source, Actions):
         if source.domain != name:
             raise BadRequest("domain", name, f"these actions are for {source.domain!r}")
+        if source.digest != ready.body.with_width(source.values.shape[1]).digest:
+            raise BadRequest(
+                "digest", source.digest, f"{name} is {ready.body.digest}: other columns or scale"
+            )
         source = source.values
     return ready, ready.body.check(source)
 

@@ -4,13 +4,14 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from armillary.errors import BadRequest
-from armillary.robots import ROBOTS, Actions, robot
+from armillary.robots import ROBOTS, Actions, Robot, robot
 
 PUSH = [[12.0, -20.0], [0.0, 5.5]]
 
@@ -197,3 +198,20 @@ def test_the_digest_of_a_body_of_any_width_counts_its_columns() -> None:
 def test_robots_load_no_torch() -> None:
     code = "import sys, armillary.robots; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_page_on_acting_lists_every_body_as_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs/acting.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert rows == [row(body) for body in ROBOTS.values() if body.width != 0]
+
+
+def row(body: Robot) -> str:
+    """A line of the table of robots."""
+    columns = f"{len(body.pose_columns)} pose{'s' * (len(body.pose_columns) > 1)}" if body.poses else ""
+    columns = columns or ", ".join(body.columns[:2]) + (", ..." if len(body.columns) > 2 else "")
+    fps = "?" if "fps" in body.unknown else f"{body.fps:g}"
+    scale = f"{body.statistics.kind}" + (", applied" if body.scaled else "") if body.statistics else "?"
+    width = f"{body.width or '?'}" + (" or as the data" if body.varies else "")
+    cells = (f"`{body.name}`", body.domain, width, columns or "?", fps, body.chunk, scale, f"`{body.digest}`")
+    return f"| {' | '.join(map(str, cells))} |"
