@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -76,7 +76,7 @@ class _File(BaseModel):
     fps: float | None = None
     chunk: int | None = None
     view: str | None = None
-    tier: int | None = None
+    tier: int | Literal["own"] | None = None
     columns: list[str] | None = None
     units: list[str] | None = None
     poses: Convention | None = None
@@ -101,6 +101,8 @@ def from_toml(path: str | os.PathLike[str]) -> Robot:
     fields = {name: value for name, value in own.items() if value is not None}
     if told.fps is not None:
         fields["unknown"] = ()
+    if told.tier == "own":
+        fields["tier"] = None
     body = _named(file, replace, start, **fields) if start else _named(file, _new, **fields)
     if told.digest not in (None, body.digest):
         raise BadRequest(f"{file}: digest", told.digest, f"the contract in this file is {body.digest}")

@@ -48,6 +48,7 @@ def test_a_file_tells_a_robot(arm: Path) -> None:
     assert body.columns == ("x", "grip")
     assert body.to_model(np.array([[0.25, 1]], np.float32)).tolist() == [[0.5, 1.0]]
     assert armillary.robot(str(arm)) == body
+    assert robot(changed(arm, "tier = 256", 'tier = "own"')).tier is None
 
 
 def test_a_file_may_start_from_a_known_robot(arm: Path) -> None:
