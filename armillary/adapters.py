@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from armillary.errors import BadRequest
+from armillary.lowbit import LowBitLinear
 from armillary.model import Network
 from armillary.names import canonical, published_name
 from armillary.shards import listed, read_header, read_json, read_metadata, tensors
@@ -52,40 +53,38 @@ class Adapter:
     updates: dict[str, Update]
 
 
-def _has_bias(layer: nn.Linear) -> bool:
-    return "bias" in dict(layer.named_parameters(recurse=False))
+class Updates(nn.Module):
+    """The updates of one linear layer. A hook adds what they give to what the layer gives.
 
+    The layer stays as it was, whatever form its own weight has and wherever that is.
+    """
 
-class AdaptedLinear(nn.Linear):
-    """A linear layer and the updates beside it; its own weight stays as it was."""
-
-    def __init__(self, base: nn.Linear) -> None:
-        super().__init__(base.in_features, base.out_features, _has_bias(base), device="meta")
-        self.weight, self.bias = base.weight, base.bias
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
         self.scales: list[float] = []
+        self.hook = layer.register_forward_hook(lambda _, inputs, y_NO: self(inputs[0], y_NO))
 
-    def add(self, update: Update, device: torch.device) -> None:
-        i, dtype = len(self.scales), self.weight.dtype
+    def add(self, update: Update, device: torch.device, dtype: torch.dtype) -> None:
+        i = len(self.scales)
         self.register_buffer(f"down_{i}", update.down_RI.to(device, dtype), persistent=False)
         self.register_buffer(f"up_{i}", update.up_OR.to(device, dtype), persistent=False)
         self.scales.append(update.scale)
 
-    def updates(self) -> list[Update]:
+    def each(self) -> list[Update]:
         return [
             Update(self.get_buffer(f"down_{i}"), self.get_buffer(f"up_{i}"), scale)
             for i, scale in enumerate(self.scales)
         ]
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in nn.Linear
-        y_NO = super().forward(input)
-        for update in self.updates():
-            y_NO = y_NO + update.scale * F.linear(F.linear(input, update.down_RI), update.up_OR)
+    def forward(self, x_NI: Tensor, y_NO: Tensor) -> Tensor:
+        """The layer's output for its input, with every update in it."""
+        for update in self.each():
+            y_NO = y_NO + update.scale * F.linear(F.linear(x_NI, update.down_RI), update.up_OR)
         return y_NO
 
-    def merged(self, weight_OI: Tensor | None = None) -> Tensor:
-        """The weight, its own or another that stands for it, with every update in it, in that one's dtype."""
-        weight_OI = self.weight if weight_OI is None else weight_OI
-        deltas = (u.delta().to(weight_OI.device) for u in self.updates())
+    def merged(self, weight_OI: Tensor) -> Tensor:
+        """The layer's weight with every update in it, in its own dtype and place."""
+        deltas = (update.delta().to(weight_OI.device) for update in self.each())
         return sum(deltas, weight_OI.float()).to(weight_OI.dtype)
 
 
@@ -197,24 +196,40 @@ def apply(network: Network, adapter: Adapter, *, weight: float = 1.0) -> None:
 
     Raises BadRequest, with the network unchanged, unless every update fits a linear layer of this network.
     """
-    layers = {n: m for n, m in network.named_modules() if isinstance(m, nn.Linear)}
+    layers = {n: m for n, m in network.named_modules() if isinstance(m, nn.Linear | LowBitLinear)}
     ours = {published_name(f"{name}.weight").removesuffix(".weight"): name for name in layers}
     places = {m: m if m in layers else ours.get(canonical(m)) for m in adapter.updates}
     unknown = [module for module, place in places.items() if place is None]
-    pairs = [(layers[place], module, place) for module, place in places.items() if place is not None]
-    misfits = [
-        f"{module} {[len(u.up_OR), u.down_RI.shape[1]]} for {list(layer.weight.shape)}"
-        for layer, module, _ in pairs
-        if (len((u := adapter.updates[module]).up_OR), u.down_RI.shape[1]) != layer.weight.shape
+    pairs = [(layers[place], module) for module, place in places.items() if place is not None]
+    shapes = [
+        (
+            [len((u := adapter.updates[module]).up_OR), u.down_RI.shape[1]],
+            [layer.out_features, layer.in_features],
+        )
+        for layer, module in pairs
     ]
+    misfits = [f"{m} {own} for {due}" for (_, m), (own, due) in zip(pairs, shapes, strict=True) if own != due]
     _refuse(adapter, unknown, misfits, example=next(iter(ours)))
-    device = network.norm_ar.weight.device  # a layer's own weight may be on disk
-    for layer, module, place in pairs:
-        if not isinstance(layer, AdaptedLinear):
-            layer = AdaptedLinear(layer).requires_grad_(False)
-            network.set_submodule(place, layer)
+    for layer, module in pairs:
         update = adapter.updates[module]
-        layer.add(Update(update.down_RI, update.up_OR, weight * update.scale), device)
+        scaled = Update(update.down_RI, update.up_OR, weight * update.scale)
+        usual = network.norm_ar.weight  # a layer's own weight may be elsewhere, or rounded
+        dtype = layer.weight.dtype if isinstance(layer, nn.Linear) else usual.dtype
+        _beside(layer).add(scaled, usual.device, dtype)
+
+
+def _beside(layer: nn.Module) -> Updates:
+    """The updates of a layer, which it gets with the first."""
+    found = _updates(layer)
+    if found is None:
+        found = Updates(layer)
+        layer.add_module("updates", found)
+    return found
+
+
+def _updates(layer: nn.Module) -> Updates | None:
+    found = dict(layer.named_children()).get("updates")
+    return found if isinstance(found, Updates) else None
 
 
 def _refuse(adapter: Adapter, unknown: Sequence[str], misfits: Sequence[str], *, example: str) -> None:
@@ -228,16 +243,22 @@ def _refuse(adapter: Adapter, unknown: Sequence[str], misfits: Sequence[str], *,
 
 
 def merge(network: Network) -> None:
-    """Fold every adapter that was applied into the weights."""
-    for name, layer in adapted(network):
-        plain = nn.Linear(layer.in_features, layer.out_features, _has_bias(layer), device="meta")
-        plain.weight, plain.bias = nn.Parameter(layer.merged(), requires_grad=False), layer.bias
-        network.set_submodule(name, plain.eval())
+    """Fold every adapter that was applied into the weights; a low-bit weight is rounded once more."""
+    for name, updates in adapted(network):
+        layer = network.get_submodule(name)
+        if isinstance(layer, LowBitLinear):
+            layer.load_state_dict(layer.pack(updates.merged(layer.weight_OI())), assign=True)
+        else:
+            weight = updates.merged(layer.get_parameter("weight"))
+            layer.register_parameter("weight", nn.Parameter(weight, requires_grad=False))
+        updates.hook.remove()
+        del layer.updates
 
 
-def adapted(network: Network) -> list[tuple[str, AdaptedLinear]]:
-    """The layers that adapters change."""
-    return [(name, m) for name, m in network.named_modules() if isinstance(m, AdaptedLinear)]
+def adapted(network: Network) -> list[tuple[str, Updates]]:
+    """The layers that adapters change, by name, and how."""
+    found = ((name, _updates(module)) for name, module in network.named_modules())
+    return [(name, updates) for name, updates in found if updates is not None]
 
 
 AdapterSource = str | Path | tuple[str | Path, float]
@@ -245,6 +266,9 @@ AdapterSource = str | Path | tuple[str | Path, float]
 
 def apply_all(network: Network, sources: Iterable[AdapterSource]) -> None:
     """Apply files, or pairs of a file and how strongly it counts."""
-    for source in sources:
-        path, weight = source if isinstance(source, tuple) else (source, 1.0)
+    for path, weight in map(weighted, sources):
         apply(network, read_adapter(path), weight=weight)
+
+
+def weighted(source: AdapterSource) -> tuple[str | Path, float]:
+    return source if isinstance(source, tuple) else (source, 1.0)

@@ -11,12 +11,13 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from armillary.adapters import AdapterSource, apply_all
+from armillary.adapters import AdapterSource, apply_all, weighted
 from armillary.adapters import merge as fold_in
 from armillary.errors import BadRequest, nearest
 from armillary.layout import Layout
 from armillary.layout.blank import Shown, blank_parts
 from armillary.locate import JSON_FILES, find_device, find_dtype, locate
+from armillary.lowbit import Form, check_form
 from armillary.memory import Mode, check_mode, choose, free_bytes
 from armillary.requests import InverseDynamicsRequest, PolicyRequest
 from armillary.sequence import Pack, Sample, pack
@@ -36,6 +37,7 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     memory: Mode | None = None,
+    weights: Form | None = None,
     adapters: Sequence[AdapterSource] = (),
     merge: bool = False,
 ) -> World:
@@ -45,25 +47,29 @@ def load(
     Face hub such as "nvidia/Cosmos3-Nano", of which only the parts that are needed are downloaded. device:
     "auto" is the GPU if there is one. dtype: "auto" is bfloat16 on a GPU and float32 on a CPU. memory:
     "resident", "tower" (one tower or autoencoder at a time) or "stream" (one block at a time, from disk); the
-    results are the same; None is the fastest that fits what is free, and `world.memory` says why. adapters:
-    LoRA files, or pairs of a file and how strongly it counts; `merge` folds them into the weights.
-    Raises BadRequest for a source that cannot be found and for weights that do not fit their configs.
+    results are the same; None is the fastest that fits what is free, and `world.memory` says why. weights:
+    "int8" or "int4" hold the linear layers of both towers rounded to so many bits; None as stored. adapters:
+    LoRA files, or pairs of a file and how strongly it counts; `merge` folds them into the weights. Raises
+    BadRequest for a source that cannot be found and for weights that do not fit their configs.
     """
     check_mode(memory)
+    check_form(weights)
     where = find_device(device)
     kind = find_dtype(dtype, where)
     name, folder = locate(source)
     with describing(folder):
         facts = read_facts(name, folder)
-        choice = choose(weigh(Checkpoint(folder), kind), free_bytes(where), memory)
+        choice = choose(weigh(Checkpoint(folder), kind, weights), free_bytes(where), memory)
         if merge and choice.mode != "resident":
             message = f"memory={choice.mode} reads weights anew, without it; leave it out, or `convert` first"
             raise BadRequest("merge", merge, message)
-        parts = load_parts(folder, device=where, dtype=kind, memory=choice.mode)
+        parts = load_parts(folder, device=where, dtype=kind, memory=choice.mode, weights=weights)
     apply_all(parts.network, adapters)
     if merge:
         fold_in(parts.network)
-    return World(parts, replace(facts, memory=choice.mode), choice)
+    named = tuple((str(path), weight) for path, weight in map(weighted, adapters))
+    facts = replace(facts, memory=choice.mode, weights=weights, adapters=named)
+    return World(parts, facts, choice)
 
 
 def convert(
@@ -83,7 +89,7 @@ def convert(
     kind = None if dtype is None else find_dtype(dtype, device)
     found = locate(source)[1]
     with describing(found):
-        parts = load_parts(found, device=device, dtype=None)
+        parts = load_parts(found, device=device, dtype=None, memory="stream")
     apply_all(parts.network, adapters)
     save_parts(parts, Path(folder), dtype=kind, limit=shard_bytes)
 

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from armillary.errors import BadRequest, nearest
+from armillary.lowbit import Form, lower
 from armillary.model import Network
 from armillary.shards import Stored, read_tensor, tensors
-from armillary.weights import Checkpoint, build_network, check, fill, is_time, stored_network
+from armillary.weights import Checkpoint, build_network, check, fill, is_time, ready, stored_network
 
 Module = TypeVar("Module", bound=nn.Module)
 Mode = Literal["resident", "tower", "stream"]
@@ -56,8 +57,11 @@ class Keeper:
     and while it computes the next of its group is read by a thread of its own.
     """
 
-    def __init__(self, mode: Mode, *, device: torch.device, dtype: torch.dtype | None) -> None:
+    def __init__(
+        self, mode: Mode, *, device: torch.device, dtype: torch.dtype | None, weights: Form | None = None
+    ) -> None:
         self.mode: Mode = mode
+        self.weights: Form | None = weights
         self.device, self.dtype = device, dtype
         self._here: list[_Page] = []
         self._ahead: tuple[_Page, Future[dict[str, Tensor]]] | None = None
@@ -70,14 +74,18 @@ class Keeper:
         *,
         where: Path,
         pages: Sequence[tuple[str, str]] = (),
+        towers: bool = False,
         keep_fp32: Callable[[str], bool] = lambda name: False,
     ) -> Module:
         """A network built on the meta device, given its tensors strictly.
 
         pages: (path, group) of the submodules that may leave ("" is the whole), in the order in which a group
-        is called. Of an embedding only the rows that are looked up are read. keep_fp32: as for `fill`.
+        is called. Of an embedding only the rows that are looked up are read. towers: whether these are the
+        towers, whose weights may take few bits, rounded whenever they are read. keep_fp32: as for `fill`.
         """
         check(module, found, where)
+        if towers and self.weights is not None:
+            lower(module, self.weights)
         module.requires_grad_(False).eval()
         last, stay = dict[str, _Page](), dict(found)
         for path, group in () if self.mode == "resident" else pages:
@@ -119,7 +127,10 @@ class Keeper:
         kinds = {
             n: (self.dtype if e.dtype.is_floating_point else None) or e.dtype for n, e in page.found.items()
         }
-        empty = {n: torch.empty(e.shape, dtype=kinds[n], device="meta") for n, e in page.found.items()}
+        empty = {
+            n: torch.empty(t.shape, dtype=kinds.get(n, t.dtype), device="meta")
+            for n, t in page.module.state_dict().items()
+        }
         page.module.load_state_dict(empty, strict=False, assign=True)
 
     def _fetched(self, page: _Page) -> dict[str, Tensor]:
@@ -133,14 +144,12 @@ class Keeper:
         return self._fetch(page)
 
     def _fetch(self, page: _Page) -> dict[str, Tensor]:
-        return {name: self._ready(tensor) for name, tensor in tensors(page.found)}
-
-    def _ready(self, mapped: Tensor) -> Tensor:
-        """A tensor where and as it is computed with. One that can stay in its file is read by touching it."""
-        tensor = mapped.to(self.device, self.dtype if mapped.is_floating_point() else None)
-        if tensor is mapped:
-            mapped.flatten().view(torch.uint8)[::FAULT].sum()
-        return tensor
+        state: dict[str, Tensor] = {}
+        for name, mapped in tensors(page.found):
+            state |= ready(page.module, name, mapped, self.device, self.dtype)
+            if state.get(name) is mapped:  # it can stay in its file, and is read by touching it
+                mapped.flatten().view(torch.uint8)[::FAULT].sum()
+        return state
 
 
 def load_network(checkpoint: Checkpoint, keeper: Keeper) -> Network:
@@ -154,7 +163,7 @@ def load_network(checkpoint: Checkpoint, keeper: Keeper) -> Network:
     if not checkpoint.reads_only:
         pages += [(f"blocks.{i}.dm", "drawer") for i in blocks]
     found, where = stored_network(checkpoint, network), checkpoint.folder
-    return keeper.load(network, found, where=where, pages=pages, keep_fp32=is_time)
+    return keeper.load(network, found, where=where, pages=pages, towers=True, keep_fp32=is_time)
 
 
 # -- which mode --------------------------------------------------------------------------------------------
@@ -202,7 +211,7 @@ class Choice:
 
 def choose(weights: Weights, free: int, asked: Mode | None = None) -> Choice:
     """The mode that is asked for, else the fastest whose weights take at most `SHARE` of the free bytes."""
-    fits = [mode for mode in MODES if weights.most(mode) <= SHARE * free]
+    fits: list[Mode] = [mode for mode in MODES if weights.most(mode) <= SHARE * free]
     mode = asked or (fits[0] if fits else MODES[-1])
     least = f"its weights take {gigabytes(weights.most(mode))} at once, of {gigabytes(weights.total)} in all"
     return Choice(mode, f"{least}; {gigabytes(free)} are free" if asked is None else f"asked for; {least}")

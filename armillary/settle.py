@@ -63,6 +63,8 @@ class Facts:
     fixed_steps: bool = False  # a few-step student: its schedule is part of its weights
     memory: str | None = None  # where it is loaded: the memory mode
     small: bool = False  # no released checkpoint: it was taught few and simple sentences
+    weights: str | None = None  # and how its towers are rounded; None is not at all
+    adapters: tuple[tuple[str, float], ...] = ()  # and what changes them: files, and how strongly each counts
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,16 @@ class Receipt:
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     memory: str | None = None  # the memory mode; None where nothing was loaded
     choice: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what a judge gave each candidate
+    weights: str | None = None  # how the towers were rounded; None is not at all
+    adapters: tuple[tuple[str, float], ...] = ()  # files, and how strongly each counted
     version: str = __version__
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON: what is written into files."""
-        told = asdict(self) | {"defaulted": list(self.defaulted)}
+        told = asdict(self) | {
+            "defaulted": list(self.defaulted),
+            "adapters": [list(pair) for pair in self.adapters],
+        }
         return told if self.choice else {name: value for name, value in told.items() if name != "choice"}
 
     def seeded(self, i: int) -> "Receipt":
@@ -266,4 +273,6 @@ def _receipt(request: Request, facts: Facts, used: Mapping[str, Any]) -> Receipt
         defaulted=tuple(name for name in used if name not in given),
         rounded={} if asked in (None, made) else {"frames": {"asked": asked, "made": made}},
         memory=facts.memory,
+        weights=facts.weights,
+        adapters=facts.adapters,
     )

@@ -1,13 +1,14 @@
 """Safetensors files, strictly: what a file claims is checked against its size before anything is allocated.
 
 Reading: headers first (`stored`), tensors later and one at a time (`tensors`). Writing: tensors one at a time
-too, into files of a limited size with an index. The format: huggingface.co/docs/safetensors.
+too, into files of a limited size with an index. The format: huggingface.co/docs/safetensors. Weights that
+ModelOpt wrote in FP8 are read with their scales, wherever those lie, and look like any others.
 """
 
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
@@ -37,16 +38,23 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
+_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+_SCALES = (".weight_scale", ".weight_quantizer._scale")  # as exported, and as in ModelOpt's own modules
+_RANGES = (".input_scale", ".weight_quantizer._amax", ".input_quantizer._amax")  # for 8-bit activations
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor in a file: what it is called there, and what it is."""
+    """A tensor in a file: what it is called there, and what it is.
+
+    One with a scale is stored in FP8, and stands for scale * tensor; its dtype is what it stands for.
+    """
 
     file: Path
     key: str
     dtype: torch.dtype
     shape: tuple[int, ...]
+    scale: "Entry | None" = None
 
 
 Stored = dict[str, Entry]  # by the name that the reader uses
@@ -142,6 +150,10 @@ def stored(folder: Path, *stems: str, root: Path | None = None) -> Stored:
 
     Raises BadRequest for files and tensors that an index names and the disk lacks, or the other way round.
     """
+    return _scaled(_found(folder, *stems, root=root), folder)
+
+
+def _found(folder: Path, *stems: str, root: Path | None) -> Stored:
     for stem in stems:
         index = folder / f"{stem}.safetensors.index.json"
         if index.is_file():
@@ -197,16 +209,58 @@ def renamed(found: Stored, rename: Callable[[str], str], where: Path) -> Stored:
     return join(({rename(name): entry} for name, entry in found.items()), where)
 
 
+def _scaled(found: Stored, where: Path) -> Stored:
+    """FP8 weights joined with their scales; ranges of activations, which stay in 16 bits here, left out."""
+    whole = dict(found)
+    lost: list[str] = []
+    for name in (n for n, entry in found.items() if entry.dtype in _FP8):
+        module = name.removesuffix(".weight")
+        scales = [whole.pop(module + end) for end in _SCALES if module + end in whole]
+        for end in _RANGES:
+            whole.pop(module + end, None)
+        if scales:
+            whole[name] = replace(found[name], dtype=torch.bfloat16, scale=scales[0])
+        else:
+            lost.append(name)
+    if lost:
+        raise BadRequest(
+            "model", str(where), f"holds FP8 weights that mean nothing; {listed(lost, 'without a scale')}"
+        )
+    return whole
+
+
+def _unscaled(tensor: Tensor, scale: Tensor, entry: Entry) -> Tensor:
+    """What an FP8 weight [O, I] stands for, fp32. The scale is one number, or one a row."""
+    if scale.numel() not in (1, len(tensor)):
+        raise _bad(
+            entry.file,
+            f"{entry.key} has a scale of shape {list(scale.shape)}; one number or one a row is known",
+        )
+    codes = (
+        torch.arange(256, dtype=torch.uint8).view(tensor.dtype).float()
+    )  # torch's own cast takes 30 times as long
+    wide = codes.index_select(0, tensor.view(torch.uint8).flatten().int()).view(tensor.shape)
+    return wide.mul_(scale.float().reshape(-1, 1))
+
+
 def tensors(found: Stored) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor, one at a time, memory-mapped; each file is opened once."""
+    """Every tensor, one at a time, memory-mapped unless it has a scale; each file is opened once."""
     by_file = sorted(found.items(), key=lambda item: str(item[1].file))
     for path, items in groupby(by_file, key=lambda item: item[1].file):
         try:
             with safe_open(path, framework="pt") as opened:
                 for name, entry in items:
-                    yield name, opened.get_tensor(entry.key)
+                    tensor = opened.get_tensor(entry.key)
+                    yield (
+                        name,
+                        tensor if entry.scale is None else _unscaled(tensor, read_tensor(entry.scale), entry),
+                    )
         except SafetensorError as error:
             raise _bad(path, str(error)) from None
+
+
+def read_tensor(entry: Entry) -> Tensor:
+    return next(tensor for _, tensor in tensors({entry.key: entry}))
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -242,11 +296,6 @@ class Source:
 
 
 Sources = Mapping[str, Source]
-
-
-def read_tensor(entry: Entry) -> Tensor:
-    with safe_open(entry.file, framework="pt") as opened:
-        return opened.get_tensor(entry.key)
 
 
 def sources(state: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> Sources:

@@ -45,6 +45,14 @@ Memory = Annotated[
         help="resident, tower (one at a time) or stream (from disk); the same results.  [default: what fits]"
     ),
 ]
+Weights = Annotated[
+    str | None,
+    typer.Option(help="int8 or int4: round both towers, for less memory.  [default: as stored]"),
+]
+Adapter = Annotated[
+    list[str] | None,
+    typer.Option(help="A LoRA: FILE, or FILE=WEIGHT such as style.safetensors=0.8; repeats."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object with the receipt.")]
 Candidates = Annotated[
     int | None, typer.Option(help="Draw so many and keep the one that --judge likes best.")
@@ -79,6 +87,17 @@ JsonOut = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="Where to write it: .json.  [default: standard output]"),
 ]
+
+
+def weighted(option: str, text: str) -> tuple[str, float]:
+    """A LoRA named as FILE or FILE=WEIGHT."""
+    path, equals, weight = text.rpartition("=")
+    if not equals or Path(text).exists():
+        return text, 1.0
+    try:
+        return path, float(weight)
+    except ValueError:
+        raise BadRequest(option, text, "a weight is a number, as in style.safetensors=0.8") from None
 
 
 def guarded(command: Callable[P, None]) -> Callable[P, None]:

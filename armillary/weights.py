@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from armillary.errors import BadRequest
+from armillary.lowbit import LowBitLinear
 from armillary.model import Config, Network
 from armillary.names import HEADS, SHOWN, canonical, is_drawing, is_sight, published_name
 from armillary.shards import (
@@ -235,7 +236,32 @@ class Checkpoint:
     @property
     def notes(self) -> list[str]:
         """What a person should know who loads it."""
-        return [f"its config promises {kind}, but it holds no {kind} head" for kind in self.absent_heads]
+        notes = [f"its config promises {kind}, but it holds no {kind} head" for kind in self.absent_heads]
+        if self.quantised:
+            policy = (self.quantised.get("runtime") or {}).get("diffusion_step_policy") or {}
+            counts = [
+                str((policy.get(key) or {}).get("count")) for key in ("first_steps", "last_steps") if policy
+            ]
+            asked = f"; its policy asks that of the first {counts[0]} and last {counts[1]}" if counts else ""
+            notes.append(
+                f"holds FP8 weights: they are widened, and no step rounds activations to 8 bits{asked}"
+            )
+        return notes
+
+    @property
+    def quantised(self) -> dict[str, Any]:
+        """What `transformer/config.json` says of quantised weights; empty if they are not."""
+        return {} if self.reads_only else self.transformer.get("quantization_config") or {}
+
+    def check_numbers(self) -> None:
+        """Refuse weights that are quantised in another way than ModelOpt's FP8."""
+        told = self.quantised
+        method, kind = told.get("quant_method"), told.get("quant_algo") or told.get("quant_type")
+        if told and (method != "modelopt" or "FP8" not in str(kind).upper()):
+            found = f"its weights are quantised as {method} {kind}"
+            raise BadRequest(
+                "model", str(self.folder), f"{found}; FP8 by modelopt is read; load its branch `main`"
+            )
 
     def check_family(self) -> None:
         """Refuse a folder of diffusers that holds another kind of model."""
@@ -285,21 +311,28 @@ def fill(
     """
     for name, tensor in tensors(found):
         kind = torch.float32 if keep_fp32(name) else dtype
-        value = tensor.to(device=device, dtype=kind) if tensor.is_floating_point() else tensor.to(device)
-        module.load_state_dict({name: value}, strict=False, assign=True)
+        module.load_state_dict(ready(module, name, tensor, device, kind), strict=False, assign=True)
+
+
+def ready(
+    module: nn.Module, name: str, tensor: Tensor, device: torch.device, dtype: torch.dtype | None
+) -> dict[str, Tensor]:
+    """A tensor of a module where and as it is computed with: itself, or what a low-bit layer holds for it."""
+    path, _, _ = name.rpartition(".")
+    layer = module.get_submodule(path)
+    if isinstance(layer, LowBitLinear):
+        return {f"{path}.{own}": packed for own, packed in layer.pack(tensor.to(device)).items()}
+    return {name: tensor.to(device, dtype if tensor.is_floating_point() else None)}
 
 
 def _fits(dtype: torch.dtype, wanted: torch.dtype) -> bool:
-    """Whole numbers for whole numbers; floating ones of 16 bits or more, as 8 mean nothing without scales."""
-    if wanted.is_floating_point:
-        return dtype.is_floating_point and dtype.itemsize > 1
-    return not dtype.is_floating_point
+    """Whole numbers for whole numbers."""
+    return dtype.is_floating_point == wanted.is_floating_point
 
 
 def build_network(checkpoint: Checkpoint) -> Network:
-    """The towers without numbers, on the meta device. Raises BadRequest for FP8 files."""
-    if checkpoint.transformer.get("quantization_config"):
-        raise BadRequest("model", str(checkpoint.folder), "holds FP8 weights; load its branch `main`")
+    """The towers without numbers, on the meta device."""
+    checkpoint.check_numbers()
     with torch.device("meta"):
         network = Network(checkpoint.config)
         if checkpoint.reads_only:

@@ -24,7 +24,7 @@ LAYERS = (
     ("requests", "shards"),
     ("settle",),
     ("media", "sequence"),
-    ("answers", "attention", "robots", "sim", "step"),
+    ("answers", "attention", "lowbit", "robots", "sim", "step"),
     ("model",),
     ("weights",),
     ("adapters", "codecs", "flow", "locate"),

@@ -32,6 +32,8 @@ def forward_dynamics(
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
     memory: terminal.Memory = None,
+    weights: terminal.Weights = None,
+    adapter: terminal.Adapter = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Show what a robot's actions would do.
@@ -44,7 +46,7 @@ def forward_dynamics(
     if needs_no_weights(context, "forward_dynamics", options, where):
         return
     path = where()
-    world = load_world(model, device, dtype, memory)
+    world = load_world(model, device=device, dtype=dtype, memory=memory, weights=weights, adapter=adapter)
     with drawing("imagining") as on_step:
         clip = world.forward_dynamics(**options, on_step=on_step)
     clip.save(path)
@@ -70,6 +72,8 @@ def inverse_dynamics(
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
     memory: terminal.Memory = None,
+    weights: terminal.Weights = None,
+    adapter: terminal.Adapter = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Tell which actions made a clip.
@@ -81,7 +85,7 @@ def inverse_dynamics(
     where = partial(terminal.check_json, output)
     if needs_no_weights(context, "inverse_dynamics", options, where):
         return
-    world = load_world(model, device, dtype, memory)
+    world = load_world(model, device=device, dtype=dtype, memory=memory, weights=weights, adapter=adapter)
     with drawing("looking") as on_step:
         actions = world.inverse_dynamics(**options, on_step=on_step)
     terminal.give_actions(actions, output, as_json=as_json)
@@ -112,6 +116,8 @@ def policy(
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
     memory: terminal.Memory = None,
+    weights: terminal.Weights = None,
+    adapter: terminal.Adapter = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Tell a robot what to do now.
@@ -127,7 +133,7 @@ def policy(
     where = partial(terminal.check_action_files, output, clip)
     if needs_no_weights(context, "policy", options, where):
         return
-    world = load_world(model, device, dtype, memory)
+    world = load_world(model, device=device, dtype=dtype, memory=memory, weights=weights, adapter=adapter)
     with drawing("deciding") as on_step:
         actions = world.policy(**options, on_step=on_step)
     if clip and actions.clip:

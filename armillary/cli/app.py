@@ -102,12 +102,13 @@ def _explain(task: str, options: dict[str, Any], given: dict[str, Any]) -> None:
         terminal.say(layout.table() if output is None else str(output))
 
 
-def load_world(model: str, device: str, dtype: str, memory: str | None) -> "World":
+def load_world(model: str, *, adapter: list[str] | None, **how: Any) -> "World":
+    """The world that a command's options name; `how` are further options of `armillary.load`."""
     from armillary.loading import load
 
-    mode: Any = memory
+    adapters = [terminal.weighted("adapter", text) for text in adapter or ()]
     note(f"loading {model}")
-    world = load(model, device=device, dtype=dtype, memory=mode)
+    world = load(model, adapters=adapters, **how)
     for remark in world.notes:
         note(f"{model}: {remark}")
     return world

@@ -36,6 +36,8 @@ def reason(
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
     memory: terminal.Memory = None,
+    weights: terminal.Weights = None,
+    adapter: terminal.Adapter = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Answer a question about pictures and clips.
@@ -49,7 +51,8 @@ def reason(
     options |= {"stop": stop or None, "seed": seed}
     if needs_no_weights(context, "reason", options, partial(terminal.check_json, output)):
         return
-    world, answer = load_world(model, device, dtype, memory), None
+    answer = None
+    world = load_world(model, device=device, dtype=dtype, memory=memory, weights=weights, adapter=adapter)
     for delta in world.reason(stream=True, **options):
         if not as_json and not output:
             say(delta.text, end="")
@@ -96,6 +99,8 @@ def generate(
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
     memory: terminal.Memory = None,
+    weights: terminal.Weights = None,
+    adapter: terminal.Adapter = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Make a picture or a clip from words.
@@ -112,7 +117,7 @@ def generate(
     if needs_no_weights(context, "generate", options, where):
         return
     path = where()
-    world = load_world(model, device, dtype, memory)
+    world = load_world(model, device=device, dtype=dtype, memory=memory, weights=weights, adapter=adapter)
     with drawing("generating") as on_step:
         made = world.generate(**options, on_step=on_step)
     clips = [made] if n is None else made

@@ -38,6 +38,8 @@ def serve(
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
     memory: terminal.Memory = None,
+    weights: terminal.Weights = None,
+    adapter: terminal.Adapter = None,
 ) -> None:
     """Serve a model: an OpenAI-shaped API, robots on a web socket.
 
@@ -64,7 +66,7 @@ def serve(
         keep_s=keep_hours * 3600,
     )
     with listen(host, port) as sock:
-        world = load_world(model, device, dtype, memory)
+        world = load_world(model, device=device, dtype=dtype, memory=memory, weights=weights, adapter=adapter)
         address, taken = sock.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
         say(f"http://{shown}:{taken}")

@@ -135,16 +135,5 @@ def convert(
     from armillary.loading import convert as write
 
     note(f"reading {source}")
-    write(source, folder, dtype=dtype, adapters=[_weighted(text) for text in merge or ()])
+    write(source, folder, dtype=dtype, adapters=[terminal.weighted("merge", text) for text in merge or ()])
     say(str(folder))
-
-
-def _weighted(text: str) -> tuple[str, float]:
-    """FILE or FILE=WEIGHT."""
-    path, equals, weight = text.rpartition("=")
-    if not equals or Path(text).exists():
-        return text, 1.0
-    try:
-        return path, float(weight)
-    except ValueError:
-        raise BadRequest("merge", text, "a weight is a number, as in style.safetensors=0.8") from None

@@ -16,6 +16,7 @@ from armillary.codecs.siglip import EdgeVision, EdgeVisionConfig
 from armillary.codecs.text import TextCodec
 from armillary.codecs.wan_vae import WanVAE, WanVAEConfig
 from armillary.errors import BadRequest
+from armillary.lowbit import Form, LowBitLinear, lower
 from armillary.memory import Keeper, Mode, Weights, load_network
 from armillary.model import Block, Network
 from armillary.names import canonical, is_sight
@@ -54,6 +55,7 @@ class Parts:
     video: WanVAE | None = None
     audio: AudioVAE | None = None
     memory: Mode = "resident"
+    weights: Form | None = None
 
 
 def load_parts(
@@ -63,15 +65,16 @@ def load_parts(
     dtype: torch.dtype | None,
     want: Collection[Part] = EVERY_PART,
     memory: Mode = "resident",
+    weights: Form | None = None,
 ) -> Parts:
     """Load a checkpoint in a published layout: its towers and the text codec, of the rest what is wanted.
 
-    `dtype` None keeps what the files hold. Raises BadRequest for a missing file and for any tensor that does
-    not fit its config.
+    `dtype` None keeps what the files hold. weights: how the towers' linear layers are rounded. Raises
+    BadRequest for a missing file and for any tensor that does not fit its config.
     """
     checkpoint = Checkpoint(folder)
     require_listed(checkpoint)
-    keeper = Keeper(memory, device=device, dtype=dtype)
+    keeper = Keeper(memory, device=device, dtype=dtype, weights=weights)
     network = load_network(checkpoint, keeper)
     return Parts(
         checkpoint,
@@ -83,6 +86,7 @@ def load_parts(
         load_video(checkpoint, keeper) if "video" in want else None,
         load_audio(checkpoint, keeper) if "audio" in want else None,
         memory,
+        weights,
     )
 
 
@@ -180,16 +184,20 @@ def build_audio(config: Mapping[str, Any]) -> AudioVAE:
         return AudioVAE(AudioVAEConfig.from_dict(config))
 
 
-def weigh(checkpoint: Checkpoint, dtype: torch.dtype) -> Weights:
+def weigh(checkpoint: Checkpoint, dtype: torch.dtype, weights: Form | None = None) -> Weights:
     """What every part weighs, by the json files alone."""
     config, sound = checkpoint.config, checkpoint.part("sound_tokenizer")
     with torch.device("meta"):
         layer = Network(replace(config, layers=1))
+        if weights is not None:
+            lower(layer, weights)
     video, audio = build_video(checkpoint), None if sound is None else build_audio(sound)
     reads_only = checkpoint.reads_only
 
     def size(*parts: nn.Module | None) -> int:
-        return sum(p.numel() for part in parts if part for p in part.parameters()) * dtype.itemsize
+        modules = [module for part in parts if part for module in part.modules()]
+        low = sum(b.nbytes for m in modules if isinstance(m, LowBitLinear) for b in m.buffers(recurse=False))
+        return low + sum(p.numel() for m in modules for p in m.parameters(recurse=False)) * dtype.itemsize
 
     small = size(layer.norm_ar) if reads_only else size(layer.norm_ar, layer.norm_dm, layer.ports)
     block = cast(Block, layer.blocks[0])

@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 
-from armillary.adapters import AdaptedLinear, adapted
+from armillary.adapters import Updates, adapted
 from armillary.errors import BadRequest
 from armillary.names import published_name
 from armillary.shards import (
     SHARD_LIMIT,
-    Entry,
     Source,
     Sources,
     Stored,
@@ -30,6 +29,7 @@ from armillary.weights import PIPELINE, TRANSFORMER, Checkpoint, published_state
 
 FOLDERS = ("transformer", "vision_encoder", "vae", "sound_tokenizer", "text_tokenizer", "scheduler", "assets")
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json", ".partial")
+QUANTISED = ("hf_quant_config.json", "modelopt_state.pth")  # what is written is widened
 DOCUMENTS = (".json", ".jinja", ".txt", ".model", ".md")
 
 
@@ -40,9 +40,12 @@ def save_parts(
 
     dtype: that of every floating number, or None for what each tensor had on disk; memory is cast to it.
     limit: bytes of tensors in a file. In other memory modes than "resident" tensors come from their files.
-    Raises BadRequest if the folder is there already.
+    Raises BadRequest if the folder is there already, and for weights of few bits.
     """
     checkpoint = parts.checkpoint
+    if parts.weights is not None:
+        message = "are rounded, and no library would load them; load without, or use `armillary convert`"
+        raise BadRequest("weights", parts.weights, message)
     with _whole(folder) as fresh:
         _copy_documents(checkpoint.folder, fresh)
         towers = _towers(parts, dtype)
@@ -86,7 +89,7 @@ def _copy_documents(source: Path, target: Path) -> None:
     for file in files:
         place = target / file.relative_to(source)
         marks = file.parent == source and file.name in ("model_index.json", "config.json")
-        if not marks and not file.name.endswith(WEIGHTS):
+        if not marks and not file.name.endswith(WEIGHTS) and file.name not in QUANTISED:
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, place)
 
@@ -95,10 +98,9 @@ def _towers(parts: Parts, dtype: torch.dtype | None) -> Sources:
     """The towers under their published names; a layer with adapters is merged when its turn comes."""
     found, here = parts.checkpoint.stored, parts.memory == "resident"
     state = _sources(published_state(parts.network) if here else None, found, dtype)
-    for module, layer in adapted(parts.network):
+    for module, updates in adapted(parts.network):
         name = published_name(f"{module}.weight")
-        read = layer.merged if here else partial(_merged, layer, found[name])
-        state[name] = replace(state[name], read=read)
+        state[name] = replace(state[name], read=partial(_merged, updates, state[name]))
     return state
 
 
@@ -112,8 +114,8 @@ def _sources(
     return {n: Source.of(tensor, kinds[n]) for n, tensor in state.items()}
 
 
-def _merged(layer: AdaptedLinear, entry: Entry) -> torch.Tensor:
-    return layer.merged(read_tensor(entry))
+def _merged(updates: Updates, plain: Source) -> torch.Tensor:
+    return updates.merged(plain.read())
 
 
 def _write_configs(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype | None) -> None:
@@ -128,9 +130,10 @@ def _write_configs(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype | No
 
 
 def _retyped(config: Mapping[str, Any], dtype: torch.dtype | None) -> dict[str, Any]:
-    """A configuration in which every dtype that is named is the one that is written."""
+    """A configuration in which nothing is quantised and every dtype that is named is the one written."""
+    config = {key: value for key, value in config.items() if key != "quantization_config"}
     if dtype is None:
-        return dict(config)
+        return config
     name = str(dtype).removeprefix("torch.")
     return {
         key: name

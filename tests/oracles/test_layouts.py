@@ -249,12 +249,6 @@ def test_half_a_head_is_refused(nano: Path) -> None:
         read(rewrite(nano, state))
 
 
-def test_fp8_files_are_refused_in_one_sentence(nano: Path) -> None:
-    edit(nano / "transformer" / "config.json", quantization_config={"quant_method": "modelopt"})
-    with pytest.raises(BadRequest, match="holds FP8 weights; load its branch `main`"):
-        read(nano)
-
-
 # -- a reasoner alone
 
 
