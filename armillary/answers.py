@@ -86,6 +86,7 @@ class Answer:
     receipt: Mapping[str, Any] = field(default_factory=dict[str, Any])
     picture: Pixels | None = field(default=None, repr=False)
     film: Film | None = field(default=None, repr=False)
+    others: tuple["Answer", ...] = ()  # to the same question, if `n` were asked for
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Paint what was found and save it: boxes, points and trajectories on the picture, events as a

@@ -72,12 +72,42 @@ class KV:
             self.k_MKC[rows], self.v_MKC[rows] = k, v
 
 
-def attend(q_NHC: Tensor, lengths: tuple[int, ...], kv: KV, *, causal: bool = False) -> Tensor:
+@dataclass(frozen=True)
+class Shelf:
+    """Keys and values of samples that come and go: each in a buffer of its own.
+
+    Each attends in a call of its own, so its numbers do not depend on its neighbours. New rows behind those
+    of the last sample are padding: they are not kept and attend to nothing.
+    """
+
+    kvs: tuple[KV, ...]  # one sample each
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(kv.lengths[0] for kv in self.kvs)
+
+    def join(self, new: KV) -> "Shelf":
+        rows = zip(self.kvs, new.split(new.k_MKC), new.split(new.v_MKC), strict=False)
+        return Shelf(tuple(kv.join(KV.of(k, v, (len(k),))) for kv, k, v in rows))
+
+
+def together(kv: KV | Shelf) -> KV:
+    """Keys that lie in one buffer. Raises TypeError for a shelf."""
+    if isinstance(kv, Shelf):
+        raise TypeError("samples on a shelf have no common buffer")
+    return kv
+
+
+def attend(q_NHC: Tensor, lengths: tuple[int, ...], kv: KV | Shelf, *, causal: bool = False) -> Tensor:
     """softmax(q k^T / sqrt(C)) v, a sample at a time; neighbours of equal lengths share one call. Returns
     [N, H, C].
 
     `causal`: the queries are the last rows of their sample's keys, and see no later one.
     """
+    if isinstance(kv, Shelf):
+        alone = zip(q_NHC.split(lengths), lengths, kv.kvs, strict=False)
+        out = [attend(q, (n,), one, causal=causal) for q, n, one in alone]
+        return torch.cat([*out, torch.zeros_like(q_NHC[sum(map(len, out)) :])])
     starts = zip(
         accumulate(lengths[:-1], initial=0), lengths, kv.starts, kv.lengths, kv.capacity, strict=True
     )

@@ -1,11 +1,11 @@
-"""From a context to words: reading it, then one token after another over what was read.
+"""From scores to words: how the next token is chosen, where an answer stops, and text that comes in pieces.
 
-Shape letters: A = tokens of the context, V = vocabulary, S = sequences decoded together, 3 = the mRoPE axes.
+Shape letters: A = tokens of the context, V = vocabulary, K = the likeliest of it.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -13,11 +13,7 @@ from torch import Tensor
 
 from armillary.codecs.text import Spelling, TextCodec
 from armillary.errors import BadRequest
-from armillary.model import Memory, Network
-from armillary.sequence import Context, Sample, Visual, pack
 
-CHUNK = 2048  # context tokens read at a time: bounds the memory of a long context
-ROOM = 256  # rows laid behind a context at a time for the tokens to come
 COLDEST = 1e-6  # temperatures below divide as this does: the likeliest token, or one of several as likely
 
 Finish = Literal["stop", "length"]
@@ -62,86 +58,6 @@ class Sampling:
                 raise BadRequest(field, getattr(self, field), message)
 
 
-@dataclass(frozen=True)
-class Reading:
-    """Sequences read so far: what the blocks remember, scores for each next token, and where it will stand.
-
-    A step writes into the memory's buffers. To continue one reading in several ways, `pick` copies.
-    """
-
-    memory: Memory
-    logits_SV: Tensor
-    places: tuple[int, ...]
-
-    def pick(self, sequences: list[int]) -> "Reading":
-        """A copy of the chosen sequences; one may be chosen often."""
-        memory = [past.pick(sequences) for past in self.memory]
-        return Reading(memory, self.logits_SV[sequences], tuple(self.places[i] for i in sequences))
-
-
-@torch.no_grad()
-def read(network: Network, context: Context, *, chunk: int = CHUNK) -> Reading:
-    """Run a context through the AR tower, `chunk` tokens at a time; the result does not depend on `chunk`."""
-    memory, hidden_AE = None, None
-    for start in range(0, len(context), chunk):
-        part = _cut(context, start, min(start + chunk, len(context)))
-        done = network.read(pack([Sample(part)]), memory)
-        memory, hidden_AE = done.memory, done.hidden_AE
-        if start == 0:
-            memory = [past.reserve((len(context) - len(part) + ROOM,)) for past in memory]
-    if memory is None or hidden_AE is None:
-        raise BadRequest("prompt", "", "nothing to read: give at least one token")
-    return Reading(memory, network.logits(hidden_AE[-1:]), (context.end,))
-
-
-@torch.no_grad()
-def step(network: Network, reading: Reading, tokens: Sequence[int]) -> Reading:
-    """Append one token to each sequence."""
-    device = reading.logits_SV.device
-    samples = [
-        Sample(
-            Context(
-                torch.tensor([token], device=device),
-                torch.full((3, 1), float(place), device=device),
-                place + 1,
-            )
-        )
-        for token, place in zip(tokens, reading.places, strict=True)
-    ]
-    done = network.read(pack(samples), _with_room(reading.memory))
-    if done.hidden_AE is None:
-        raise AssertionError("reading always gives hidden states")
-    return Reading(done.memory, network.logits(done.hidden_AE), tuple(p + 1 for p in reading.places))
-
-
-def _with_room(memory: Memory) -> Memory:
-    """The same memory with a free row behind every sequence; growing by half keeps copies rare."""
-    keys = memory[0].own
-    if all(used < laid for used, laid in zip(keys.lengths, keys.capacity, strict=True)):
-        return memory
-    room = tuple(max(ROOM, n // 2) for n in keys.lengths)
-    return [past.reserve(room) for past in memory]
-
-
-def _cut(context: Context, start: int, end: int) -> Context:
-    """Tokens start..end of a context, with what was seen among them."""
-    visual = context.visual
-    if visual is not None:
-        kept_V = (visual.rows_V >= start) & (visual.rows_V < end)
-        deepstack = tuple(x[kept_V] for x in visual.deepstack)
-        visual = (
-            Visual(visual.rows_V[kept_V] - start, visual.features_VE[kept_V], deepstack)
-            if kept_V.any()
-            else None
-        )
-    return replace(
-        context,
-        ids_A=context.ids_A[start:end],
-        positions_3A=context.positions_3A[:, start:end],
-        visual=visual,
-    )
-
-
 class Sampler:
     """Chooses the tokens of one sequence; its randomness is its own, whatever is decoded beside it."""
 
@@ -153,12 +69,15 @@ class Sampler:
         self._met_V = self._said_V.clone()
         self._met_V[prompt_A.cpu()] = True
 
-    def choose(self, logits_V: Tensor) -> int:
-        """The next token: penalties, temperature, top-k, top-p, in this order, in fp32 on the CPU.
+    def choose(self, logits_V: Tensor, allowed_V: Tensor | None = None) -> int:
+        """The next token: what is allowed, penalties, temperature, top-k, top-p, in this order, in fp32 on
+        the CPU.
 
         A logit of -inf is a token that is never chosen. Raises FloatingPointError for NaN and +inf.
         """
         logits_V, self._chosen = logits_V.float().cpu(), self._chosen + 1
+        if allowed_V is not None:
+            logits_V = torch.where(allowed_V, logits_V, -math.inf)
         if not math.isfinite(float(logits_V.max())):  # the maximum of NaN and anything is NaN
             raise FloatingPointError(f"the logits of token {self._chosen} are not finite")
         logits_V = self._penalised(logits_V)
@@ -192,21 +111,6 @@ class Token:
     finish: Finish | None = None
 
 
-def decode(
-    network: Network, context: Context, *, sampling: Sampling, eos: Collection[int]
-) -> Iterator[Token]:
-    """Read a context, then give tokens one by one: until one of `eos` ("stop") or `max_tokens` ("length")."""
-    reading = read(network, context)
-    sampler = Sampler(sampling, context.ids_A, reading.logits_SV.shape[1])
-    for count in range(1, sampling.max_tokens + 1):
-        token = sampler.choose(reading.logits_SV[0])
-        finish: Finish | None = "stop" if token in eos else "length" if count == sampling.max_tokens else None
-        yield Token(token, finish)
-        if finish:
-            return
-        reading = step(network, reading, [token])
-
-
 @dataclass(frozen=True)
 class Piece:
     """Text that one token completed: maybe none, never changed after. `finish` says why it is the last."""
@@ -215,18 +119,21 @@ class Piece:
     finish: Finish | None = None
 
 
-def spell(tokens: Iterable[Token], codec: TextCodec, stop: Sequence[str] = ()) -> Iterator[Piece]:
-    """The text of tokens, one piece a token, up to the first stop string wherever token borders fall.
+class Speller:
+    """Text of tokens that come one by one, up to the first stop string wherever token borders fall.
 
     A piece holds whole characters; what may begin a stop string waits until it is known not to.
     """
-    spelling, finder = Spelling(codec), Finder(stop)
-    for token in tokens:
-        before, found = finder.add("" if token.finish == "stop" else spelling.add(token.id))
+
+    def __init__(self, codec: TextCodec, stop: Sequence[str] = ()) -> None:
+        self._spelling, self._finder = Spelling(codec), Finder(stop)
+
+    def add(self, token: Token) -> Piece:
+        """What this token completes. Once a piece has a `finish`, nothing may follow."""
+        before, found = self._finder.add("" if token.finish == "stop" else self._spelling.add(token.id))
         if found is not None:
-            yield Piece(before, "stop")
-            return
-        yield Piece(before + finder.close() if token.finish else before, token.finish)
+            return Piece(before, "stop")
+        return Piece(before + self._finder.close() if token.finish else before, token.finish)
 
 
 class Finder:

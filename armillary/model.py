@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from armillary.attention import KV, attend, attend_apart
+from armillary.attention import KV, Shelf, attend, attend_apart, together
 from armillary.sequence import Apart, Kind, Pack, Segment
 
 Rope = tuple[Tensor, Tensor]
@@ -116,20 +116,20 @@ class Past:
     """What one block remembers of the contexts: keys and values for the AR tower, and as the DM tower sees
     them."""
 
-    own: KV
-    shown: KV
+    own: KV | Shelf
+    shown: KV | Shelf
 
     def join(self, new: "Past") -> "Past":
-        own = self.own.join(new.own)
-        return Past(own, own if self.shown is self.own else self.shown.join(new.shown))
+        own = self.own.join(together(new.own))
+        return Past(own, own if self.shown is self.own else self.shown.join(together(new.shown)))
 
     def reserve(self, room: tuple[int, ...]) -> "Past":
-        own = self.own.reserve(room)
-        return Past(own, own if self.shown is self.own else self.shown.reserve(room))
+        own = together(self.own).reserve(room)
+        return Past(own, own if self.shown is self.own else together(self.shown).reserve(room))
 
     def pick(self, samples: list[int]) -> "Past":
-        own = self.own.pick(samples)
-        return Past(own, own if self.shown is self.own else self.shown.pick(samples))
+        own = together(self.own).pick(samples)
+        return Past(own, own if self.shown is self.own else together(self.shown).pick(samples))
 
 
 Memory = list[Past]  # one a block
@@ -155,7 +155,7 @@ class Block(nn.Module):
         if dm is not None:  # DM tokens see the whole context and each other, fully
             q, k, v, _ = self.dm(dm.x_NE, dm.rope)
             own = KV.of(k, v, dm.lengths)
-            seen = past.shown.join(own) if past else own
+            seen = together(past.shown).join(own) if past else own
             dm = replace(dm, x_NE=self.dm.finish(dm.x_NE, attend_apart(q, dm.lengths, seen, dm.apart)))
         return ar, dm, past
 

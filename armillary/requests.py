@@ -101,6 +101,7 @@ class ReasonRequest(Request):
     repetition_penalty: Number = Field(1.0, gt=0, le=10, description="more than 0 (1 is none), at most 10")
     presence_penalty: Number = Field(0.0, ge=-2, le=2, description="a number, -2 to 2 (0 is none)")
     stop: list[Annotated[str, Field(min_length=1)]] = Field([], description="a list of texts, none empty")
+    n: int = Field(1, ge=1, le=64, description="a whole number of answers, 1 to 64")
 
 
 class DrawRequest(Request):

@@ -145,6 +145,8 @@ def settle_reason(request: ReasonRequest, facts: Facts) -> Receipt:
     for name in ("seed", "top_k", "top_p"):
         if name in used:
             raise BadRequest(name, used[name], "greedy ignores it; give a temperature above 0")
+    if request.n > 1:
+        raise BadRequest("n", request.n, "greedy answers are all alike; give a temperature above 0")
     return _receipt(request, facts, used)
 
 

@@ -4,6 +4,7 @@ It keeps nothing between calls, but its networks work on one request at a time: 
 """
 
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -21,6 +22,7 @@ from armillary.memory import Choice
 from armillary.requests import GridName, InverseDynamicsRequest, NoiseName, PolicyRequest, ReasonRequest
 from armillary.robots import Actions, Robot
 from armillary.settle import Facts, Numbers, Receipt
+from armillary.slots import REMEMBERED, SLOTS
 from armillary.step import OnStep, Step
 from armillary.tasks import act
 from armillary.tasks.denoise import SamplingOptions
@@ -29,8 +31,7 @@ from armillary.tasks.generate import generate as draw_clips
 from armillary.tasks.judge import Judge, choose_policy
 from armillary.tasks.parts import Parts
 from armillary.tasks.ready import ClipSource, acting, drawing, forward, question
-from armillary.tasks.reason import Delta
-from armillary.tasks.reason import stream as answer_stream
+from armillary.tasks.reason import Delta, Reasoner, drain, gather
 from armillary.tasks.save import save_parts
 
 ActionSource = Actions | str | os.PathLike[str] | Sequence[Sequence[float]] | np.ndarray[Any, Any]
@@ -47,6 +48,7 @@ class AnswerOptions(TypedDict, total=False):
     presence_penalty: float | None
     stop: list[str] | None
     seed: int | None
+    n: int | None
 
 
 class DrawOptions(TypedDict, total=False):
@@ -176,24 +178,37 @@ class World:
         """Answer a prompt about pictures and clips, or the last turn of a conversation (`messages`).
 
         A picture is a path, bytes, Pillow picture or uint8 array [H, W, 3]; a clip a path, bytes, Clip,
-        ClipIn or uint8 frames [T, H, W, 3]. `stream=True` gives an iterator of Delta; the last holds it all.
+        ClipIn or uint8 frames [T, H, W, 3]. `stream=True` gives an iterator of Delta; the last of each answer
+        holds the whole of it. `n` answers of a temperature are read for once; `.others` are those after the
+        first.
         """
-        asked = {
-            "prompt": prompt,
-            "messages": messages,
-            "images": images,
-            "videos": videos,
-        }
+        several = options.get("n") not in (None, 1)  # answers to what is read once
+        reasoner = self.reasoner(remembered=sys.maxsize if several else 0)
+        self.ask(reasoner, prompt, messages=messages, images=images, videos=videos, **options)
+        return drain(reasoner) if stream else gather(drain(reasoner))
+
+    def reasoner(self, *, slots: int = SLOTS, remembered: int = REMEMBERED) -> Reasoner:
+        """To answer many at once: `ask` it, and call its `step` from the thread that this World works in.
+
+        `slots` answers are written at once, others wait; context tokens up to `remembered` are kept for
+        conversations that begin alike.
+        """
+        return Reasoner(self.parts, slots=slots, remembered=remembered)
+
+    def ask(
+        self,
+        reasoner: Reasoner,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        images: Sequence[PictureSource] | None = None,
+        videos: Sequence[ClipSource] | None = None,
+        **options: Unpack[AnswerOptions],
+    ) -> int:
+        """Hand a question, as in `reason`, to a `reasoner`. Gives the ticket by which it names the answer."""
+        asked = {"prompt": prompt, "messages": messages, "images": images, "videos": videos}
         request, receipt, turns = question({**asked, **options}, self.facts)
-        started = time.perf_counter()
-        deltas = _with_receipt(
-            answer_stream(self.parts, turns, sampling=_sampling(request)), receipt, started
-        )
-        if stream:
-            return deltas
-        *_, last = deltas
-        assert last.answer is not None  # the last delta carries it
-        return last.answer
+        return reasoner.add(turns, sampling=_sampling(request), n=request.n, receipt=receipt)
 
     @overload
     def generate(
@@ -339,17 +354,3 @@ def _sampling(request: ReasonRequest) -> Sampling:
         seed=request.seed or 0,
         stop=tuple(request.stop),
     )
-
-
-def _with_receipt(deltas: Iterator[Delta], receipt: Receipt, started: float) -> Iterator[Delta]:
-    """The deltas; the answer in the last one gets the receipt, with the prompt as the model read it."""
-    read = None
-    for delta in deltas:
-        read = read or time.perf_counter()
-        if delta.answer is not None:
-            answer, seconds = delta.answer, {"read": read - started, "write": time.perf_counter() - read}
-            tokens = {"context": answer.usage.prompt_tokens, "answer": answer.usage.completion_tokens}
-            read_as = {key: answer.receipt[key] for key in ("prompt", "seen")}
-            told = {**receipt.spent(tokens, seconds).to_dict(), **read_as}
-            delta = replace(delta, answer=replace(answer, receipt=told))
-        yield delta

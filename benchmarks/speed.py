@@ -19,12 +19,13 @@ from oracle import diffusers_velocity
 from torch import Tensor
 
 import armillary
-from armillary.decode import read, step
+from armillary.decode import Sampling, Token
 from armillary.flow import native_grid, noise, noise_state
 from armillary.model import Memory, Network
 from armillary.prompts import with_metadata
 from armillary.sequence import Context, Sample, pack
 from armillary.sim import episode
+from armillary.slots import Decoder
 from armillary.tasks.denoise import read_prompts
 from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts
@@ -66,7 +67,7 @@ def main() -> None:
     print(f"pocket in fp32 on {cores} cores, torch {torch.__version__} with {threads} threads\n")
     print(f"{'':26}{'ms':>20}   {'instead of':26}{'ms':>20}{'times as long':>20}")
     with torch.no_grad():
-        for line in (*drawing(parts.network, sample), answering(parts), *beside_diffusers(parts, sample)):
+        for line in (*drawing(parts.network, sample), *answering(parts), *beside_diffusers(parts, sample)):
             turns = line.take_turns()
             used, other = (spread([turn[i] * 1000 for turn in turns]) for i in (0, 1))
             ratio = spread([b / a for a, b in turns])
@@ -110,27 +111,51 @@ def drawing(network: Network, sample: Sample) -> list[Line]:
     ]
 
 
-def answering(parts: Parts) -> Line:
-    """Token by token about a picture."""
+def answering(parts: Parts) -> list[Line]:
+    """Token by token about a picture; then several such answers."""
     picture = {"type": "image", "image": episode("still", 0, split="test").picture()}
     content = [picture, {"type": "text", "text": "Describe this."}]
     context = converse(parts, [{"role": "user", "content": content}]).context
-    ways = (partial(answer, parts.network, context, keep=keep) for keep in (True, False))
-    return Line(f"{TOKENS} tokens with a cache", "without", *ways)
+    many = [
+        replace(context, ids_A=context.ids_A.index_fill(0, torch.tensor([len(context) - 2]), i))
+        for i in range(SAMPLES)
+    ]
+    write, network = Sampling(max_tokens=TOKENS), parts.network
+
+    def keep() -> list[Tensor]:
+        return told(network, [context], write)
+
+    def forget() -> list[Tensor]:
+        ids: list[Tensor] = []
+        now = context
+        for _ in range(TOKENS):
+            ids += told(network, [now], Sampling(max_tokens=1))
+            positions_3A = torch.cat([now.positions_3A, torch.full((3, 1), float(now.end))], dim=1)
+            now = replace(
+                now, ids_A=torch.cat([now.ids_A, ids[-1]]), positions_3A=positions_3A, end=now.end + 1
+            )
+        return [torch.cat(ids)]
+
+    return [
+        Line(f"{TOKENS} tokens with a cache", "without", keep, forget),
+        Line(
+            f"{SAMPLES} answers at once",
+            "one by one",
+            lambda: told(network, many, write),
+            lambda: [ids for one in many for ids in told(network, [one], write)],
+        ),
+    ]
 
 
-def answer(network: Network, context: Context, *, keep: bool) -> list[Tensor]:
-    """Scores of each next token, keeping what was read or reading it again."""
-    reading = read(network, context)
-    told = [reading.logits_SV]
-    while len(told) < TOKENS:
-        token = told[-1].argmax()
-        ids_A = torch.cat([context.ids_A, token.view(1)])
-        positions_3A = torch.cat([context.positions_3A, torch.full((3, 1), float(context.end))], dim=1)
-        context = replace(context, ids_A=ids_A, positions_3A=positions_3A, end=context.end + 1)
-        reading = step(network, reading, [int(token)]) if keep else read(network, context)
-        told.append(reading.logits_SV)
-    return told
+def told(network: Network, contexts: Sequence[Context], sampling: Sampling) -> list[Tensor]:
+    """The ids that follow each context."""
+    decoder = Decoder(network, remembered=0)
+    ids: dict[int, list[int]] = {decoder.add(context, sampling): [] for context in contexts}
+    while decoder.busy:
+        for ticket, token in decoder.step():
+            assert isinstance(token, Token), token
+            ids[ticket].append(token.id)
+    return [torch.tensor(said) for said in ids.values()]
 
 
 def beside_diffusers(parts: Parts, sample: Sample) -> list[Line]:

@@ -29,6 +29,7 @@ LAYERS = (
     ("weights",),
     ("adapters", "codecs", "flow", "locate"),
     ("decode",),
+    ("slots",),
     ("memory", "prompts"),
     ("tasks",),
     ("layout", "plan", "train"),

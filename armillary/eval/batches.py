@@ -16,20 +16,19 @@ import numpy as np
 import torch
 
 from armillary.codecs.audio_vae import AudioVAE
-from armillary.codecs.text import Spelling
 from armillary.codecs.wan_vae import WanVAE
-from armillary.decode import step
+from armillary.decode import Sampling
 from armillary.flow import Branch, sample_many
 from armillary.media import Clip
 from armillary.media.source import Pixels
 from armillary.prompts import SYSTEM_IMAGE, SYSTEM_VIDEO, with_metadata
-from armillary.sequence import Context, Sample
+from armillary.sequence import Sample
 from armillary.sim.language import Question
 from armillary.sim.physics import FPS, SIZE, Floats
 from armillary.sim.scenes import Episode
+from armillary.slots import Decoder
 from armillary.tasks.defaults import DrawTask, defaults
 from armillary.tasks.denoise import Contexts, SamplingOptions, choose_grid, read_prompts
-from armillary.tasks.judge import read_pack
 from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts
 from armillary.tasks.reason import stop_tokens
@@ -181,30 +180,15 @@ class Asked:
 
 def answer_many(parts: Parts, asked: Sequence[Asked], *, limit: int) -> list[str]:
     """Greedy answers of at most `limit` tokens, each question seeing its own picture and itself only."""
-    contexts = [converse(parts, a.messages()).context for a in asked]
-    answers = [""] * len(asked)
-    order = sorted(range(len(asked)), key=lambda i: (len(contexts[i]), asked[i].question.kind))
-    for some in groups(order, PACKED):
-        for i, ids in zip(some, _write(parts, [contexts[i] for i in some], limit), strict=True):
-            spelling = Spelling(parts.text)
-            answers[i] = "".join(spelling.add(token) for token in ids).strip()
-    return answers
-
-
-@torch.no_grad()
-def _write(parts: Parts, contexts: Sequence[Context], limit: int) -> list[list[int]]:
-    """Token ids of greedy answers, without the one that ends them."""
-    stop, said = stop_tokens(parts), [list[int]() for _ in contexts]
-    writing, reading = list(range(len(contexts))), read_pack(parts.network, contexts)
-    for _ in range(limit):
-        chosen = reading.logits_SV.argmax(-1).tolist()
-        going = [row for row, token in enumerate(chosen) if token not in stop]
-        if not going:
-            break
-        if len(going) < len(writing):
-            writing, reading = [writing[row] for row in going], reading.pick(going)
-        tokens = [chosen[row] for row in going]
-        for i, token in zip(writing, tokens, strict=True):
-            said[i].append(token)
-        reading = step(parts.network, reading, tokens)
-    return said
+    decoder = Decoder(parts.network, eos=stop_tokens(parts), slots=PACKED)
+    sampling, ids = Sampling(max_tokens=limit), dict[int, list[int]]()
+    for a in asked:
+        talk = converse(parts, a.messages())
+        ids[decoder.add(talk.context, sampling, cuts=talk.cuts)] = []
+    while decoder.busy:
+        for ticket, token in decoder.step():
+            if isinstance(token, FloatingPointError):
+                raise token
+            if token.finish != "stop":
+                ids[ticket].append(token.id)
+    return [parts.text.decode(written).strip() for written in ids.values()]

@@ -1,7 +1,7 @@
 """Imagine, judge, choose: the reasoner looks at what the generator made, and its best is kept.
 
 What a judge says is read from its scores for the next tokens, not from its words: a probability, no verdict.
-Shape letters: N things judged, A tokens of a context, E width, V vocabulary, S sequences.
+Shape letters: N things judged, A tokens of contexts, T of wanted words, E width, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from armillary.decode import Reading, step
 from armillary.media import Clip
 from armillary.media.source import Pixels
-from armillary.model import Network
+from armillary.model import Memory, Network, Pass
 from armillary.robots import Actions, Robot
 from armillary.sequence import Context, Sample, pack
 from armillary.step import Step
@@ -109,20 +108,28 @@ def judge_clips(parts: Parts, clips: Sequence[Clip], judge: Judge) -> list[float
 @torch.no_grad()
 def likelihoods(parts: Parts, contexts: Sequence[Context], wanted: str) -> list[float]:
     """The probability, 0 to 1, that the answer to each context begins with `wanted`; see `judge_clips`."""
-    reading, other = read_pack(parts.network, contexts), _OPPOSITES.get(wanted.lower())
-    for_it_N = _log_chances(parts, reading, wanted)
+    done = parts.network.read(pack([Sample(c) for c in contexts]))
+    last = [end - 1 for end in accumulate(len(c) for c in contexts)]
+    read = _Read(done.memory, parts.network.logits(_hidden(done)[last]), [c.end for c in contexts])
+    for_it_N, other = _log_chances(parts, read, wanted), _OPPOSITES.get(wanted.lower())
     if other is None:
         return for_it_N.exp().tolist()
-    return (for_it_N - _log_chances(parts, reading, other)).sigmoid().tolist()
+    return (for_it_N - _log_chances(parts, read, other)).sigmoid().tolist()
 
 
-def read_pack(network: Network, contexts: Sequence[Context]) -> Reading:
-    """Several contexts read in one pack."""
-    done = network.read(pack([Sample(c) for c in contexts]))
+@dataclass(frozen=True)
+class _Read:
+    """Contexts that were read: what the blocks remember, scores of each next token, and where it stands."""
+
+    memory: Memory
+    logits_NV: Tensor
+    places: list[int]
+
+
+def _hidden(done: Pass) -> Tensor:
     if done.hidden_AE is None:
         raise AssertionError("reading always gives hidden states")
-    last = [end - 1 for end in accumulate(len(c) for c in contexts)]
-    return Reading(done.memory, network.logits(done.hidden_AE[last]), tuple(c.end for c in contexts))
+    return done.hidden_AE
 
 
 def _asked(clip: Clip, question: str) -> list[dict[str, Any]]:
@@ -132,19 +139,22 @@ def _asked(clip: Clip, question: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [shown, {"type": "text", "text": question}]}]
 
 
-def _log_chances(parts: Parts, reading: Reading, wanted: str) -> Tensor:
+def _log_chances(parts: Parts, read: _Read, wanted: str) -> Tensor:
     """Log-probability [N] that each answer begins with the wanted words, capitalised or not."""
     spelled = sorted({wanted, wanted[:1].swapcase() + wanted[1:]})
-    chances = [_log_chance(parts.network, reading, parts.text.encode(text)) for text in spelled]
+    chances = [_log_chance(parts.network, read, parts.text.encode(text)) for text in spelled]
     return torch.stack(chances).logsumexp(0)
 
 
-def _log_chance(network: Network, reading: Reading, ids: Sequence[int]) -> Tensor:
+def _log_chance(network: Network, read: _Read, ids: Sequence[int]) -> Tensor:
     """Log-probability [N] that these tokens come next, one after the other."""
-    count, total_N = len(reading.places), reading.logits_SV.new_zeros(len(reading.places)).float()
+    ids_T, logits_NTV = torch.tensor(ids, device=read.logits_NV.device), read.logits_NV[:, None]
     if len(ids) > 1:
-        reading = reading.pick(list(range(count)))  # a step writes into what was read
-    for place, token in enumerate(ids):
-        reading = step(network, reading, [ids[place - 1]] * count) if place else reading
-        total_N = total_N + reading.logits_SV.float().log_softmax(-1)[:, token]
-    return total_N
+        steps_T = torch.arange(len(ids) - 1, dtype=torch.float32, device=ids_T.device)
+        said = [
+            Sample(Context(ids_T[:-1], (steps_T + p).expand(3, -1), p + len(steps_T))) for p in read.places
+        ]
+        copied = [past.pick(list(range(len(said)))) for past in read.memory]
+        later_AV = network.logits(_hidden(network.read(pack(said), copied)))
+        logits_NTV = torch.cat([logits_NTV, later_AV.unflatten(0, (len(said), -1))], dim=1)
+    return logits_NTV.float().log_softmax(-1)[:, range(len(ids)), ids_T].sum(1)

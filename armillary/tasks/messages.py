@@ -5,7 +5,7 @@ Shape letters: A tokens of the context, V visual tokens, N patches, P numbers a 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from numbers import Integral, Real
 from typing import Any, cast
 
@@ -61,6 +61,7 @@ class Conversation:
     context: Context
     seen: tuple[Seen, ...]
     opens_thinking: bool  # the prompt ends inside a think block
+    cuts: tuple[int, ...] = ()  # rows after each picture and clip: where others about the same may part
 
 
 def converse(
@@ -79,7 +80,15 @@ def converse(
     media = [s.slices for s in seen]
     ids = parts.text.render(plain, media=media, add_generation_prompt=add_generation_prompt, **(flags or {}))
     tail = parts.text.decode(ids[-8:], skip_special=False).rstrip()
-    return Conversation(place(parts, ids, seen), tuple(seen), add_generation_prompt and tail.endswith(THINK))
+    context, opens_thinking = place(parts, ids, seen), add_generation_prompt and tail.endswith(THINK)
+    return Conversation(context, tuple(seen), opens_thinking, _cuts(context, seen))
+
+
+def _cuts(context: Context, seen: Sequence[Seen]) -> tuple[int, ...]:
+    if context.visual is None:
+        return ()
+    counts = accumulate(sum(s.tokens for s in one.slices) for one in seen)
+    return tuple(int(context.visual.rows_V[count - 1]) + 1 for count in counts)
 
 
 def place(parts: Parts, ids: Sequence[int], seen: Sequence[Seen]) -> Context:
@@ -95,18 +104,17 @@ def place(parts: Parts, ids: Sequence[int], seen: Sequence[Seen]) -> Context:
         runs.append(next(grids) if is_seen else len(list(run)))
     positions_3A, delta = reasoner_positions(runs, parts.sight.merge)
     rows_V = torch.isin(ids_A, torch.tensor(pads)).nonzero()[:, 0]
-    features_VE, deepstack = look(parts.sight, [s.patches for s in seen], parts.device)
-    visual = Visual(rows_V.to(parts.device), features_VE, tuple(deepstack))
+    looked = [look(parts.sight, s.patches, parts.device) for s in seen]  # each as if it were alone
+    features_VE = torch.cat([features for features, _ in looked])
+    deepstack = tuple(torch.cat(layers) for layers in zip(*(deep for _, deep in looked), strict=True))
+    visual = Visual(rows_V.to(parts.device), features_VE, deepstack)
     return Context(ids_A.to(parts.device), positions_3A.to(parts.device), len(ids) + delta, visual)
 
 
 @torch.no_grad()
-def look(
-    sight: Sight, seen: Sequence[Patches], device: torch.device
-) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Tokens [V, E] of pictures and clips through the vision tower, and its deepstack layers."""
-    pixels_NP = torch.cat([p.pixels_NP for p in seen]).to(device)
-    return sight.tower(pixels_NP, [p.grid for p in seen])
+def look(sight: Sight, patches: Patches, device: torch.device) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Tokens [V, E] of a picture or clip through the vision tower, and its deepstack layers."""
+    return sight.tower(patches.pixels_NP.to(device), [patches.grid])
 
 
 def see_picture(sight: Sight, source: Any, *, field: str = "image") -> Seen:

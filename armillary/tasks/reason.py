@@ -1,71 +1,161 @@
 """The reasoner: a context that was read becomes an answer, piece by piece, thinking apart."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from armillary.answers import Answer, Usage, find_marks
 from armillary.codecs.text import END_THINK, PADS, THINK, Message, TextCodec
-from armillary.decode import Finder, Sampling, Token, decode, spell
+from armillary.decode import Finder, Finish, Sampling, Speller, Token
 from armillary.errors import BadRequest
+from armillary.settle import Receipt
 from armillary.shards import read_json
+from armillary.slots import REMEMBERED, SLOTS, Decoder
 from armillary.tasks.messages import Conversation, converse
 from armillary.tasks.parts import Parts
 
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of an answer as it comes. The last one carries the whole answer."""
+    """A piece of an answer as it comes. The last one of each answer carries the whole of it."""
 
     text: str = ""
     thinking: str = ""
     answer: Answer | None = None
+    choice: int = 0  # which of the answers, where several were asked for
 
 
-def reason(
-    parts: Parts,
-    messages: Sequence[Message],
-    *,
-    sampling: Sampling | None = None,
-    flags: Mapping[str, Any] | None = None,
-    on_delta: Callable[[Delta], None] | None = None,
-) -> Answer:
-    """Answer the last turn of a conversation; arguments as in `stream`. `on_delta` may raise Cancelled."""
-    answer = None
-    for delta in stream(parts, messages, sampling=sampling, flags=flags):
-        if on_delta:
-            on_delta(delta)
-        answer = delta.answer
-    if answer is None:
-        raise AssertionError("the last delta carries the answer")
-    return answer
+class AddOptions(TypedDict, total=False):
+    """How a conversation is answered: see `Reasoner.add`."""
+
+    sampling: Sampling | None
+    flags: Mapping[str, Any] | None
+    n: int
+    receipt: Receipt | None
 
 
-def stream(
-    parts: Parts,
-    messages: Sequence[Message],
-    *,
-    sampling: Sampling | None = None,
-    flags: Mapping[str, Any] | None = None,
-) -> Iterator[Delta]:
+class Reasoner:
+    """Conversations with one checkpoint, many at once: a `Decoder` that speaks in messages and words.
+
+    It owns no thread: call `step` again and again. An answer does not depend on the others beside it.
+    """
+
+    def __init__(self, parts: Parts, *, slots: int = SLOTS, remembered: int = REMEMBERED) -> None:
+        """`slots` answers are written at once, others wait; `remembered` as `Decoder` says."""
+        self._parts = parts
+        eos = stop_tokens(parts)
+        self._decoder = Decoder(parts.network, eos=eos, slots=slots, remembered=remembered)
+        self._writers: dict[int, _Writer] = {}  # by the decoder's tickets
+        self._open: dict[int, list[int]] = {}  # the decoder's tickets of a conversation, by its own
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has anything to do."""
+        return self._decoder.busy
+
+    def add(
+        self,
+        messages: Sequence[Message],
+        *,
+        sampling: Sampling | None = None,
+        flags: Mapping[str, Any] | None = None,
+        n: int = 1,
+        receipt: Receipt | None = None,
+    ) -> int:
+        """Take in a conversation whose last turn is to be answered. Gives its ticket.
+
+        Args:
+            messages: dictionaries of role (system, user, assistant) and content: text, or parts
+                {"type": "text", "text": ...}, {"type": "image", "image": picture} and
+                {"type": "video", "video": clip}, the latter with `fps` or `num_frames` to look at if not the
+                checkpoint's own; `image_url` and `video_url` take a data URI, or {"url": data URI}. A picture
+                is whatever `media.read_picture` takes; a clip a path, bytes, Clip, ClipIn or uint8 frames
+                [T, H, W, 3] at 24 a second.
+            sampling: greedy if left out.
+            flags: variables of the chat template, such as `enable_thinking`.
+            n: how many answers to the conversation, which is read once; answer i has the seed `seed + i`.
+            receipt: what the answers' receipts begin with.
+
+        Raises BadRequest naming the field for anything that cannot be used.
+        """
+        started, sampling = time.perf_counter(), sampling or Sampling()
+        talk = converse(self._parts, messages, flags=flags)
+        _check_length(self._parts, len(talk.context), sampling.max_tokens)
+        asked = _Asked(self._parts.text, talk, receipt, dict(flags or {}), started)
+        own: list[int] = []
+        for choice in range(n):
+            seeded = replace(sampling, seed=(sampling.seed + choice) % 2**63)
+            own.append(self._decoder.add(talk.context, seeded, cuts=talk.cuts))
+            self._writers[own[-1]] = _Writer(asked, seeded, own[0], choice)
+        self._open[own[0]] = own
+        return own[0]
+
+    def cancel(self, ticket: int) -> None:
+        """Forget a conversation; its slots are free at once. One that has ended passes."""
+        for own in self._open.pop(ticket, ()):
+            self._decoder.cancel(own)
+            self._writers.pop(own, None)
+
+    def step(self) -> list[tuple[int, Delta | FloatingPointError]]:
+        """A bounded bit of work: a piece of one conversation read, or one token of every answer written.
+
+        Gives what is new with its ticket. A conversation ends with the last of its answers, or with an error.
+        """
+        told: list[tuple[int, Delta | FloatingPointError]] = []
+        for own, token in self._decoder.step():
+            writer = self._writers.get(own)
+            if writer is None:
+                continue  # an error in another answer to the same conversation has ended it
+            if isinstance(token, FloatingPointError):
+                self.cancel(writer.ticket)
+                told.append((writer.ticket, token))
+                continue
+            delta = writer.add(token)
+            told.append((writer.ticket, delta))
+            if delta.answer:
+                self._end(own, writer.ticket)
+        return told
+
+    def _end(self, own: int, ticket: int) -> None:
+        self._decoder.cancel(own)  # after a stop string it would go on
+        del self._writers[own]
+        self._open[ticket].remove(own)
+        if not self._open[ticket]:
+            del self._open[ticket]
+
+
+def drain(reasoner: Reasoner) -> Iterator[Delta]:
+    """All that a reasoner has to say, one delta a token. Raises its errors."""
+    while reasoner.busy:
+        for _, delta in reasoner.step():
+            if isinstance(delta, FloatingPointError):
+                raise delta
+            yield delta
+
+
+def stream(parts: Parts, messages: Sequence[Message], **options: Unpack[AddOptions]) -> Iterator[Delta]:
     """Answer the last turn of a conversation, one delta a token; joined, the deltas are the answer.
 
-    Args:
-        messages: dictionaries of role (system, user, assistant) and content: text, or parts
-            {"type": "text", "text": ...}, {"type": "image", "image": picture} and
-            {"type": "video", "video": clip}, the latter with `fps` or `num_frames` to look at if not the
-            checkpoint's own; `image_url` and `video_url` take a data URI, or {"url": data URI}. A picture is
-            whatever `media.read_picture` takes; a clip a path, bytes, Clip, ClipIn or uint8 frames
-            [T, H, W, 3] at 24 a second.
-        sampling: greedy if left out.
-        flags: variables of the chat template, such as `enable_thinking`.
-
-    Raises BadRequest naming the field for anything that cannot be used, before the first delta.
+    Arguments are those of `Reasoner.add`. Raises BadRequest before the first delta.
     """
-    sampling = sampling or Sampling()
-    talk = converse(parts, messages, flags=flags)
-    _check_length(parts, len(talk.context), sampling.max_tokens)
-    return _answer(parts, talk, sampling, dict(flags or {}))
+    many = options.get("n", 1) > 1
+    reasoner = Reasoner(parts, remembered=sys.maxsize if many else 0)
+    reasoner.add(messages, **options)
+    return drain(reasoner)
+
+
+def reason(parts: Parts, messages: Sequence[Message], **options: Unpack[AddOptions]) -> Answer:
+    """The answer to the last turn of a conversation; arguments are those of `Reasoner.add`."""
+    return gather(stream(parts, messages, **options))
+
+
+def gather(deltas: Iterable[Delta]) -> Answer:
+    """The answer that the deltas of one conversation make; the first of several, with the others."""
+    answers = {delta.choice: delta.answer for delta in deltas if delta.answer}
+    first, *others = (answers[choice] for choice in sorted(answers))
+    return replace(first, others=tuple(others))
 
 
 def _check_length(parts: Parts, count: int, max_tokens: int) -> None:
@@ -82,48 +172,66 @@ def stop_tokens(parts: Parts) -> set[int]:
     return {parts.text.eos, *(named if isinstance(named, list) else [] if named is None else [named])}
 
 
-def _answer(parts: Parts, talk: Conversation, sampling: Sampling, flags: dict[str, Any]) -> Iterator[Delta]:
-    split, count, text, thinking = ThinkSplitter(talk.opens_thinking), 0, "", ""
+@dataclass(frozen=True)
+class _Asked:
+    """What all answers to one conversation share."""
 
-    def counted(tokens: Iterator[Token]) -> Iterator[Token]:
-        nonlocal count
-        for token in tokens:
-            count += 1
-            yield token
+    text: TextCodec
+    talk: Conversation
+    receipt: Receipt | None
+    flags: dict[str, Any]
+    started: float  # seconds, by time.perf_counter
 
-    drawn = decode(parts.network, talk.context, sampling=sampling, eos=stop_tokens(parts))
-    for piece in spell(counted(drawn), parts.text, sampling.stop):
-        delta = split.add(piece.text, last=piece.finish is not None)
-        text, thinking = text + delta.text, thinking + delta.thinking
-        if piece.finish is None:
-            yield delta
-            continue
+
+class _Writer:
+    """One answer on its way: tokens become text, thinking apart, and at the end the answer."""
+
+    def __init__(self, asked: _Asked, sampling: Sampling, ticket: int, choice: int) -> None:
+        self.ticket, self._choice = ticket, choice
+        self._asked, self._sampling = asked, sampling
+        self._speller = Speller(asked.text, sampling.stop)
+        self._split = ThinkSplitter(asked.talk.opens_thinking)
+        self._text, self._thinking, self._count = "", "", 0
+        self._read = 0.0  # when the first token came
+
+    def add(self, token: Token) -> Delta:
+        self._read = self._read or time.perf_counter()
+        self._count += 1
+        piece = self._speller.add(token)
+        delta = replace(self._split.add(piece.text, last=piece.finish is not None), choice=self._choice)
+        self._text, self._thinking = self._text + delta.text, self._thinking + delta.thinking
+        return replace(delta, answer=self._answer(piece.finish)) if piece.finish else delta
+
+    def _answer(self, finish: Finish) -> Answer:
+        talk = self._asked.talk
         picture = talk.seen[-1].picture_HW3 if talk.seen else None
-        marks = find_marks(text, picture.shape[:2] if picture is not None else None)
-        answer = Answer(
-            text=text,
-            thinking=thinking,
-            usage=Usage(len(talk.context), count),
-            finish_reason=piece.finish,
+        marks = find_marks(self._text, picture.shape[:2] if picture is not None else None)
+        return Answer(
+            text=self._text,
+            thinking=self._thinking,
+            usage=Usage(len(talk.context), self._count),
+            finish_reason=finish,
             boxes=marks.boxes,
             points=marks.points,
             trajectories=marks.trajectories,
             events=marks.events,
-            receipt=_receipt(parts, talk, sampling, flags),
+            receipt=self._receipt(),
             picture=picture,
             film=talk.seen[-1].film if talk.seen else None,
         )
-        yield replace(delta, answer=answer)
 
-
-def _receipt(parts: Parts, talk: Conversation, sampling: Sampling, flags: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "task": "reason",
-        "prompt": _shown(parts.text, talk.context.ids_A.tolist()),
-        "seen": [dict(s.receipt) for s in talk.seen],
-        "sampling": asdict(sampling),
-        "flags": flags,
-    }
+    def _receipt(self) -> dict[str, Any]:
+        asked, now = self._asked, time.perf_counter()
+        told: dict[str, Any] = {"sampling": asdict(self._sampling), "flags": asked.flags}
+        if asked.receipt is not None:
+            tokens = {"context": len(asked.talk.context), "answer": self._count}
+            seconds = {"read": self._read - asked.started, "write": now - self._read}
+            told = asked.receipt.spent(tokens, seconds).to_dict()
+            if "seed" in told["used"]:
+                told["used"] = {**told["used"], "seed": self._sampling.seed}
+        told["prompt"] = _shown(asked.text, asked.talk.context.ids_A.tolist())
+        told["seen"] = [dict(s.receipt) for s in asked.talk.seen]
+        return told
 
 
 def _shown(text: TextCodec, ids: list[int]) -> str:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import armillary
-from armillary.decode import Sampling, decode
+from armillary.decode import Sampling
 from armillary.settle import Canvas
 from armillary.sim.scenes import episode
 from armillary.tasks.denoise import SamplingOptions
@@ -17,6 +17,7 @@ from armillary.tasks.generate import generate
 from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts, load_parts
 from armillary.tasks.reason import stop_tokens
+from tests.decoding import decode
 
 POCKET = Path(armillary.__file__).parent / "pocket" / "checkpoint"
 STEPS, SEED = 4, 3

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from armillary.decode import Sampling, decode
+from armillary.decode import Sampling
 from armillary.media import Clip
 from armillary.sequence import Sample, pack
 from armillary.tasks.messages import Conversation, converse
 from armillary.tasks.parts import Parts, load_parts
+from tests.decoding import decode
 from tests.oracles.fabricate import edge_like, nano_like, transformers_reasoner
 
 MAKE = {"nano": nano_like, "edge": edge_like}

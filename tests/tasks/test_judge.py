@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from armillary.decode import read
 from armillary.errors import Cancelled
 from armillary.media import Clip
 from armillary.robots import robot
-from armillary.sequence import Context
+from armillary.sequence import Context, Sample, pack
 from armillary.tasks.act import forward_dynamics, policy
 from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.judge import Choice, Judge, choose_policy, judge_clips, likelihoods
@@ -43,7 +42,9 @@ def said(parts: Parts, seen: Context, text: str) -> float:
     """The log-probability of a text after a context, each of its tokens read with all before it."""
     total = 0.0
     for token in parts.text.encode(text):
-        total += float(read(parts.network, seen).logits_SV[0].log_softmax(-1)[token])
+        hidden_AE = parts.network.read(pack([Sample(seen)])).hidden_AE
+        assert hidden_AE is not None
+        total += float(parts.network.logits(hidden_AE[-1]).log_softmax(-1)[token])
         place = torch.full((3, 1), float(seen.end))
         ids_A, positions_3A = torch.cat([seen.ids_A, torch.tensor([token])]), seen.positions_3A
         seen = replace(seen, ids_A=ids_A, positions_3A=torch.cat([positions_3A, place], 1), end=seen.end + 1)

@@ -1,7 +1,6 @@
 """Messages become contexts, every part consumed or refused by name; answers stream, thinking apart."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,17 @@ import pytest
 import torch
 
 import armillary.tasks.reason
-from armillary.answers import Box
+from armillary.answers import Answer, Box
 from armillary.codecs.qwen_vit import QwenViT, QwenViTConfig
 from armillary.codecs.sight import POCKET_CLIPS, POCKET_PICTURES
 from armillary.codecs.text import TextCodec
 from armillary.decode import Sampling, Token
-from armillary.errors import BadRequest, Cancelled
+from armillary.errors import BadRequest
 from armillary.media import Clip, ClipIn, write_mp4
 from armillary.model import Config, Network
 from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts, Sight
-from armillary.tasks.reason import Delta, ThinkSplitter, reason, stream
+from armillary.tasks.reason import Delta, Reasoner, ThinkSplitter, reason, stream
 from armillary.weights import Checkpoint
 from tests.oracles.fabricate_text import edge_tokenizer, nano_tokenizer
 
@@ -60,10 +59,26 @@ def say(monkeypatch: pytest.MonkeyPatch, parts: Parts, text: str, finish: Any = 
     if finish == "length":
         said = [*said[:-2], Token(ids[-1], "length")]
 
-    def decode(*_: Any, **__: Any) -> Iterator[Token]:
-        yield from said
+    class Said:
+        """A decoder of one conversation."""
 
-    monkeypatch.setattr(armillary.tasks.reason, "decode", decode)
+        busy, free = True, 1
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.left = list(said)
+
+        def add(self, *_: Any, **__: Any) -> int:
+            return 0
+
+        def cancel(self, ticket: int) -> None:
+            self.left.clear()
+
+        def step(self) -> list[tuple[int, Token]]:
+            token = self.left.pop(0)
+            self.busy = bool(self.left)
+            return [(0, token)]
+
+    monkeypatch.setattr(armillary.tasks.reason, "Decoder", Said)
 
 
 def test_pictures_and_clips_take_their_places(parts: Parts) -> None:
@@ -181,19 +196,6 @@ def test_the_receipt_says_what_was_read(parts: Parts) -> None:
     json.dumps(answer.receipt)
 
 
-def test_on_delta_may_cancel(parts: Parts) -> None:
-    heard: list[Delta] = []
-
-    def listen(delta: Delta) -> None:
-        heard.append(delta)
-        if len(heard) == 2:
-            raise Cancelled
-
-    with pytest.raises(Cancelled):
-        reason(parts, user(ASK), on_delta=listen)
-    assert len(heard) == 2
-
-
 def test_boxes_are_given_in_pixels_of_the_source(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = np.zeros((50, 200, 3), np.uint8)
     say(monkeypatch, parts, '```json\n[{"bbox_2d": [100, 200, 500, 1000], "label": "disc"}]\n```')
@@ -243,3 +245,57 @@ def test_a_template_that_opens_thinking_starts_inside_it(
     assert (answer.thinking, answer.text) == ("it rolls", "yes")
     say(monkeypatch, edge, "yes")
     assert reason(edge, user(ASK), flags={"enable_thinking": False}).text == "yes"
+
+
+def everything(reasoner: Reasoner) -> dict[int, dict[int, Answer]]:
+    """All answers, by ticket and choice; the deltas of each joined are the answer."""
+    answers: dict[int, dict[int, Answer]] = {}
+    text: dict[tuple[int, int], str] = {}
+    while reasoner.busy:
+        for ticket, delta in reasoner.step():
+            assert isinstance(delta, Delta)
+            text[ticket, delta.choice] = text.get((ticket, delta.choice), "") + delta.text
+            if delta.answer:
+                answers.setdefault(ticket, {})[delta.choice] = delta.answer
+                assert text[ticket, delta.choice] == delta.answer.text
+    return answers
+
+
+def test_conversations_at_once_are_answered_as_alone(parts: Parts) -> None:
+    asked = [
+        (user(IMAGE, {"type": "text", "text": f"Where is it, {i}?"}) if i % 3 else user(ASK), i)
+        for i in range(16)
+    ]
+    reasoner = Reasoner(parts)
+    how = [Sampling(max_tokens=4 + i % 5, temperature=float(i % 2), seed=i, stop=("e",)) for _, i in asked]
+    tickets = [reasoner.add(messages, sampling=s) for (messages, _), s in zip(asked, how, strict=True)]
+    answers = everything(reasoner)
+    for (messages, _), sampling, ticket in zip(asked, how, tickets, strict=True):
+        alone, beside = reason(parts, messages, sampling=sampling), answers[ticket][0]
+        assert (alone.text, alone.finish_reason, alone.usage) == (
+            beside.text,
+            beside.finish_reason,
+            beside.usage,
+        )
+        assert alone.receipt == beside.receipt
+
+
+def test_several_answers_are_those_of_the_seeds_alone(parts: Parts) -> None:
+    sampling = Sampling(max_tokens=8, temperature=2.0, seed=5)
+    answer = reason(parts, user(IMAGE, ASK), sampling=sampling, n=3)
+    alone = [reason(parts, user(IMAGE, ASK), sampling=replace(sampling, seed=5 + i)) for i in range(3)]
+    assert [a.text for a in (answer, *answer.others)] == [a.text for a in alone]
+    assert [a.receipt["sampling"]["seed"] for a in (answer, *answer.others)] == [5, 6, 7]
+    assert len({a.text for a in alone}) == 3
+
+
+def test_a_cancelled_conversation_says_no_more(parts: Parts) -> None:
+    reasoner = Reasoner(parts, slots=2)
+    endless = reasoner.add(user(ASK), sampling=Sampling(max_tokens=400, temperature=1.0), n=2)
+    waiting = reasoner.add(user(ASK), sampling=Sampling(max_tokens=1))
+    heard = [ticket for _ in range(8) for ticket, _ in reasoner.step()]
+    assert set(heard) == {endless}
+    reasoner.cancel(endless)
+    assert [ticket for ticket, _ in reasoner.step()] == [waiting]
+    reasoner.cancel(endless)
+    assert not reasoner.busy
