@@ -23,9 +23,9 @@ from armillary.requests import InverseDynamicsRequest, PolicyRequest
 from armillary.sequence import Pack, Sample, pack
 from armillary.settle import Facts, Receipt
 from armillary.shards import SHARD_LIMIT
+from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts, load_parts, weigh
 from armillary.tasks.ready import acting, describing, drawing, forward, question, read_facts
-from armillary.tasks.reason import converse
 from armillary.tasks.save import save_parts
 from armillary.weights import Checkpoint
 from armillary.world import World
