@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from armillary import terminal
-from armillary.cli.app import app
+from armillary.cli.app import app, load_world
 from armillary.errors import BadRequest, nearest
 from armillary.terminal import guarded, note, progress, say, say_json
 
@@ -15,27 +15,69 @@ from armillary.terminal import guarded, note, progress, say, say_json
 @app.command()
 @guarded
 def simulate(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to make.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The folder to make; with --policy a film, .mp4 or .gif.")
+    ],
     kind: Annotated[
         list[str] | None,
         typer.Option(help="still, push, wander or slide; may be repeated.  [default: all that fit]"),
     ] = None,
-    count: Annotated[int, typer.Option(help="How many episodes.", min=1)] = 100,
-    frames: Annotated[int, typer.Option(help="Frames of a clip, 8 a second.", min=5)] = 9,
+    count: Annotated[int | None, typer.Option(help="How many episodes.  [default: 100]", min=1)] = None,
+    frames: Annotated[
+        int | None, typer.Option(help="Frames of a clip, 8 a second.  [default: 9]", min=5)
+    ] = None,
     form: Annotated[
-        str, typer.Option("--format", help="lerobot (clips with actions) or jsonl (everything).")
-    ] = "jsonl",
-    split: Annotated[str, typer.Option(help="train, test or heldout_pairs.")] = "train",
+        str | None,
+        typer.Option("--format", help="lerobot (clips with actions) or jsonl.  [default: jsonl]"),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="train, test or heldout_pairs.  [default: train]")] = None,
     seed: Annotated[int, typer.Option(help="Number of the first episode of each kind.", min=0)] = 0,
+    policy: Annotated[str | None, typer.Option(help="Play the policy of this model instead.")] = None,
+    episodes: Annotated[
+        int | None, typer.Option(help="With --policy: how many starts.  [default: 8]", min=1)
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(help="With --policy: imagine so many, let the reasoner choose.", min=2, max=64),
+    ] = None,
 ) -> None:
-    """Make a data set of the table-top world.
+    """Make a data set of the table-top world, or play a policy in it.
 
     Pictures, clips with sound, captions, questions with answers, boxes, events, actions: all exact.
 
     \b
     armillary simulate -o pushes --kind push --count 200 --format lerobot
     armillary simulate -o scenes --count 50
+
+    A policy looks again after every chunk of actions, at starts that no training saw. The film shows what
+    was imagined beside what happened; with --candidates the same starts are also played with one candidate
+    and with a random one.
+
+    \b
+    armillary simulate --policy pocket --episodes 20 -o played.mp4
+    armillary simulate --policy pocket --episodes 20 --candidates 8 -o judged.mp4
     """
+    if policy is None:
+        _only("policy", episodes=episodes, candidates=candidates)
+        _make_data_set(output, kind, count or 100, frames or 9, form or "jsonl", split or "train", seed)
+    else:
+        _only(None, kind=kind, count=count, frames=frames, format=form, split=split)
+        _play(output, policy, range(seed, seed + (episodes or 8)), candidates)
+
+
+def _only(needed: str | None, **options: Any) -> None:
+    """Refuse options that belong to the other half of `simulate`."""
+    for name, value in options.items():
+        if value:
+            message = (
+                f"counts with --{needed} only" if needed else "makes data sets; leave it out with --policy"
+            )
+            raise BadRequest(name, value, message)
+
+
+def _make_data_set(
+    output: Path, kind: list[str] | None, count: int, frames: int, form: str, split: Any, seed: int
+) -> None:
     from armillary import sim
 
     write = {"lerobot": sim.write_lerobot, "jsonl": sim.write_jsonl}.get(form)
@@ -45,16 +87,41 @@ def simulate(
     kinds: list[Any] = kind or (
         ["push", "wander"] if form == "lerobot" else ["still", "push", "wander", "slide"]
     )
-    asked: Any = split
     with progress("simulating") as tell:
 
-        def episodes() -> Iterator[sim.Episode]:
+        def made() -> Iterator[sim.Episode]:
             for i in range(count):
                 tell(i, count)
-                yield sim.episode(kinds[i % len(kinds)], seed + i // len(kinds), frames=frames, split=asked)
+                yield sim.episode(kinds[i % len(kinds)], seed + i // len(kinds), frames=frames, split=split)
 
-        write(output, episodes())
+        write(output, made())
     say(str(output))
+
+
+def _play(output: Path, model: str, episodes: range, candidates: int | None) -> None:
+    from armillary.eval.playing import alone, at_random, film, judged, play
+    from armillary.eval.scores import share
+
+    path = terminal.clip_path(output, picture=False, sound=False)
+    world = load_world(model, "auto", "auto", None)
+    players = {"one candidate": alone(world, show=candidates is None)}
+    if candidates is not None:
+        players = {f"the best of {candidates}, judged": judged(world, candidates), **players}
+        players[f"a random one of {candidates}"] = at_random(world, candidates)
+    results = dict[str, list[bool]]()
+    for name, player in players.items():
+        with progress(name) as tell:
+            games = play(player, episodes, tell=tell)
+        if not results:  # the first is the one to watch
+            film(games).save(path)
+            for number, game in zip(episodes, games, strict=True):
+                told = f"{'success' if game.success else 'failed'} after {game.moves} moves"
+                note(f"{number}: {game.instruction}: {told}")
+        results[name] = [game.success for game in games]
+    for name, right in results.items():
+        found = share(right)
+        say(f"{name}: success {found.value:.2f} ({found.low:.2f} to {found.high:.2f}, n = {found.n})")
+    say(str(path))
 
 
 @app.command()

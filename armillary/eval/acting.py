@@ -21,17 +21,22 @@ from armillary.eval.bench import Bench, Outcome, Row, contact_sheet, telling
 from armillary.eval.detectors import find_pusher, look
 from armillary.eval.making import both, started
 from armillary.eval.scores import Figure, Score, mean, psnr, r_squared, share
+from armillary.media import Clip
 from armillary.media.source import Pixels
 from armillary.prompts import action_caption
 from armillary.robots import Robot, robot
 from armillary.sim.experts import random_policy, straight
-from armillary.sim.language import success
-from armillary.sim.physics import SIZE, Floats, Point, replay, simulate
+from armillary.sim.language import outcome_question, success
+from armillary.sim.physics import FPS, SIZE, Floats, Point, replay, simulate
 from armillary.sim.scenes import Episode
 from armillary.tasks.frames import require_video
+from armillary.tasks.judge import Judge, judge_clips
 from armillary.tasks.segments import Latents
 
 CHUNKS = 4
+CANDIDATES = 8
+SURE = 0.95  # share of its candidates that succeed where the policy is sure of itself
+_APART = 1_000_000  # between the seeds of two candidates
 _PUSHED = 5.0  # px after which an object counts as pushed
 _NEAR = 3.0  # px from its true end within which the contact sheet calls a pushed object right
 
@@ -273,6 +278,7 @@ def policy(bench: Bench) -> Outcome:
         Figure("success, above no words", mean(gain), bar=0.45),
         Figure("both instructions of one start", share(both(right)), beside=pairs, bar=0.80),
     ]
+    figures += _judged(bench, episodes, [made, *_further(bench, episodes)])
     rows = list[Row]()
     for i in telling(right, 4):
         e = episodes[i]
@@ -282,9 +288,55 @@ def policy(bench: Bench) -> Outcome:
     return Outcome(figures, {"policy": contact_sheet(rows)})
 
 
-def _policies(bench: Bench, episodes: Sequence[Episode], tasks: Sequence[str | None]) -> list[Latents]:
-    """Actions and the clips they imagine. A task of None is no prompt at all, as dropped prompts are in
-    training."""
+def _further(bench: Bench, episodes: Sequence[Episode]) -> list[list[Floats]]:
+    """What the policy answers from other noise: CANDIDATES - 1 answers for each episode."""
+    tasks = [e.instruction or "" for e in episodes]
+    return [drawn_actions(_policies(bench, episodes, tasks, nth)) for nth in range(1, CANDIDATES)]
+
+
+def _judged(bench: Bench, episodes: Sequence[Episode], answers: Sequence[Sequence[Floats]]) -> list[Figure]:
+    """Imagine, judge, choose: `answers` holds every candidate's actions for every episode.
+
+    Counted are the starts at which the policy is not sure of itself: not every candidate succeeds there.
+    """
+    played = [_plays(episodes, actions) for actions in answers]
+    right = list(zip(*played, strict=True))  # by episode, then by candidate
+    unsure = [i for i, some in enumerate(right) if sum(some) < SURE * len(some)]
+    scores = _scores(bench, [episodes[i] for i in unsure], [[a[i] for a in answers] for i in unsure])
+    chosen = [right[i][some.index(max(some))] for i, some in zip(unsure, scores, strict=True)]
+    average = [sum(right[i]) / len(right[i]) for i in unsure]
+    beside = {
+        "one candidate": share([right[i][0] for i in unsure]),
+        "a random one of them": mean(average),
+        "ceiling: the best of them": share([any(right[i]) for i in unsure]),
+    }
+    name = f"{CANDIDATES} candidates judged, where one is unsure"
+    gain = [float(x) - y for x, y in zip(chosen, average, strict=True)]
+    return [
+        Figure(f"{name}: success", share(chosen), beside=beside),
+        Figure(f"{name}: above one at random", mean(gain), bar=0.05 if unsure else None),
+    ]
+
+
+def _scores(
+    bench: Bench, episodes: Sequence[Episode], answers: Sequence[Sequence[Floats]]
+) -> list[list[float]]:
+    """What the reasoner gives the imagined consequences of each candidate of each episode."""
+    firsts = [e.picture() for e, some in zip(episodes, answers, strict=True) for _ in some]
+    clips = iter(forward_many(bench, firsts, [actions_KD for some in answers for actions_KD in some]))
+    found = list[list[float]]()
+    for e, some in zip(episodes, answers, strict=True):
+        assert e.goal is not None  # every push has one
+        judge = Judge(*outcome_question(e.objects, e.goal))
+        found.append(judge_clips(bench.parts, [Clip(next(clips), FPS) for _ in some], judge))
+    return found
+
+
+def _policies(
+    bench: Bench, episodes: Sequence[Episode], tasks: Sequence[str | None], nth: int = 0
+) -> list[Latents]:
+    """Actions and the clips they imagine, from the `nth` noise. A task of None is no prompt at all, as
+    dropped prompts are in training."""
     pusher = body()
     unknown = torch.zeros(pusher.chunk, pusher.width or 2, device=bench.device)
     starts = started(bench, [e.picture() for e in episodes], pusher.chunk + 1)
@@ -292,7 +344,7 @@ def _policies(bench: Bench, episodes: Sequence[Episode], tasks: Sequence[str | N
     for task, z in zip(tasks, starts, strict=True):
         latents = Latents(z, pusher.fps, (0,), actions_KD=unknown, domain=pusher.domain)
         wanted.append(Wanted("", "", latents) if task is None else wanted_act(task, latents))
-    return draw_many(bench.parts, "policy", wanted, seeds=[e.seed // 2 for e in episodes])
+    return draw_many(bench.parts, "policy", wanted, seeds=[e.seed // 2 + nth * _APART for e in episodes])
 
 
 def _swapped(rows: Sequence[Floats]) -> list[Floats]:

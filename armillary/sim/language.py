@@ -106,6 +106,11 @@ def instruction(objects: Sequence[Object], goal: Goal) -> str:
     return f"push the {objects[goal.index].name} {goal.direction}"
 
 
+def outcome_question(objects: Sequence[Object], goal: Goal) -> tuple[str, str]:
+    """What to ask about a clip to know whether an instruction was followed, and the answer if it was."""
+    return f"Which way does the {objects[goal.index].name} go?", goal.direction
+
+
 def success(recording: Recording, positions: Floats | Sequence[Sequence[Point]]) -> bool:
     """Did the named object go the asked way, by more than 5 px and mainly so, in `positions` [T, n, 2]?
 

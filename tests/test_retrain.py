@@ -1,0 +1,32 @@
+"""The script that trains pocket again from another seed: a share of every stage, two reports side by side."""
+
+import json
+from pathlib import Path
+
+from armillary.train.recipe import read_recipe
+from benchmarks.retrain import settings, side_by_side
+
+ROOT = Path(__file__).parents[1]
+RECIPE = ROOT / "recipes" / "pocket.toml"
+
+
+def test_every_stage_that_trains_gets_a_tenth(tmp_path: Path) -> None:
+    whole = read_recipe(RECIPE, ())
+    small = read_recipe(RECIPE, settings(RECIPE, 0.1, 7, tmp_path))
+    assert (small.seed, small.folder) == (7, tmp_path)
+    assert whole.seed != 7
+    for before, after in zip(whole.stages, small.stages, strict=True):
+        if hasattr(before, "steps"):
+            assert after.steps == round(before.steps / 10)
+    (cache,) = [s for s in small.stages if s.kind == "cache"]
+    assert cache.push == 800
+
+
+def test_reports_stand_side_by_side() -> None:
+    figures = json.loads((ROOT / "docs" / "pocket.json").read_text(encoding="utf-8"))
+    head, *lines = side_by_side(figures, figures)
+    assert head.split() == ["shipped", "again", "no", "skill"]
+    assert len(lines) == sum(len(found["figures"]) for found in figures["suites"].values())
+    (line,) = [x for x in lines if x.startswith("policy: success ")]
+    shipped, again, blind = map(float, line.split()[-3:])
+    assert shipped == again > blind
