@@ -14,6 +14,7 @@ from typing import Any
 from armillary.adapters import AdapterSource, apply_all, weighted
 from armillary.adapters import merge as fold_in
 from armillary.errors import BadRequest, nearest
+from armillary.guard import Guard, find_guard
 from armillary.layout import Layout
 from armillary.layout.blank import Shown, blank_parts
 from armillary.locate import JSON_FILES, find_device, find_dtype, locate
@@ -40,6 +41,7 @@ def load(
     weights: Form | None = None,
     adapters: Sequence[AdapterSource] = (),
     merge: bool = False,
+    guard: str | os.PathLike[str] | Guard | None = None,
 ) -> World:
     """A checkpoint in memory, ready to be asked.
 
@@ -49,11 +51,14 @@ def load(
     "resident", "tower" (one tower or autoencoder at a time) or "stream" (one block at a time, from disk); the
     results are the same; None is the fastest that fits what is free, and `world.memory` says why. weights:
     "int8" or "int4" hold the linear layers of both towers rounded to so many bits; None as stored. adapters:
-    LoRA files, or pairs of a file and how strongly it counts; `merge` folds them into the weights. Raises
-    BadRequest for a source that cannot be found and for weights that do not fit their configs.
+    LoRA files, or pairs of a file and how strongly it counts; `merge` folds them into the weights. guard:
+    looks at what is asked and made: a file of words, "cosmos" (`cosmos_guardrail`), or one of one's own; None
+    is off, which every receipt says. Raises BadRequest for a source that cannot be found and for weights that
+    do not fit their configs.
     """
     check_mode(memory)
     check_form(weights)
+    watch = find_guard(guard)
     where = find_device(device)
     kind = find_dtype(dtype, where)
     name, folder = locate(source)
@@ -68,7 +73,7 @@ def load(
     if merge:
         fold_in(parts.network)
     named = tuple((str(path), weight) for path, weight in map(weighted, adapters))
-    facts = replace(facts, memory=choice.mode, weights=weights, adapters=named)
+    facts = replace(facts, memory=choice.mode, weights=weights, adapters=named, guard=watch)
     return World(parts, facts, choice)
 
 
@@ -94,12 +99,19 @@ def convert(
     save_parts(parts, Path(folder), dtype=kind, limit=shard_bytes)
 
 
-def validate(task: str, source: str | os.PathLike[str] = "pocket", **options: Any) -> Receipt:
+def validate(
+    task: str,
+    source: str | os.PathLike[str] = "pocket",
+    *,
+    guard: str | os.PathLike[str] | Guard | None = None,
+    **options: Any,
+) -> Receipt:
     """What `World.<task>(**options)` would use, fill in and round; reads json files and media, no weights.
 
-    Raises the BadRequest that the call itself would raise for such a request.
+    guard: as for `load`. Raises the BadRequest that the call itself would raise for such a request.
     """
-    return _checks(task)(options, read_facts(*locate(source, files=JSON_FILES)))
+    facts = read_facts(*locate(source, files=JSON_FILES))
+    return _checks(task)(options, replace(facts, guard=find_guard(guard)))
 
 
 def explain(task: str, source: str | os.PathLike[str] = "pocket", **options: Any) -> Layout:

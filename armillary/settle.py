@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from armillary import __version__
 from armillary.errors import BadRequest, nearest
+from armillary.guard import Guard, screen_request
 from armillary.requests import (
     ChoiceRequest,
     DrawRequest,
@@ -62,6 +63,7 @@ class Facts:
     action_width: int = 0  # numbers of an action, at most
     fixed_steps: bool = False  # a few-step student: its schedule is part of its weights
     memory: str | None = None  # where it is loaded: the memory mode
+    guard: Guard | None = None  # where it is loaded: what looks at requests and results
     small: bool = False  # no released checkpoint: it was taught few and simple sentences
     weights: str | None = None  # and how its towers are rounded; None is not at all
     adapters: tuple[tuple[str, float], ...] = ()  # and what changes them: files, and how strongly each counts
@@ -108,6 +110,7 @@ class Receipt:
     tokens: Mapping[str, int] = field(default_factory=dict[str, int])
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     memory: str | None = None  # the memory mode; None where nothing was loaded
+    guard: Mapping[str, str] = field(default_factory=dict[str, str])  # its name or "off", and its verdicts
     choice: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what a judge gave each candidate
     weights: str | None = None  # how the towers were rounded; None is not at all
     adapters: tuple[tuple[str, float], ...] = ()  # files, and how strongly each counted
@@ -277,4 +280,5 @@ def _receipt(request: Request, facts: Facts, used: Mapping[str, Any]) -> Receipt
         memory=facts.memory,
         weights=facts.weights,
         adapters=facts.adapters,
+        guard=screen_request(facts.guard, given),
     )

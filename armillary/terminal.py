@@ -59,6 +59,12 @@ Candidates = Annotated[
 ]
 Judge = Annotated[str | None, typer.Option(help="What the reasoner is asked about each candidate.")]
 Wanted = Annotated[str | None, typer.Option(help="How the right answer begins.  [default: yes]")]
+Guarding = Annotated[
+    str | None,
+    typer.Option(
+        "--guard", help="Look at what is asked and made: a file of words, or cosmos.  [default: off]"
+    ),
+]
 Seed = Annotated[int | None, typer.Option(help="The same seed gives the same result.  [default: 0]")]
 Steps = Annotated[int | None, typer.Option(help="Denoising steps.  [default: the model's]")]
 Guidance = Annotated[

@@ -15,9 +15,11 @@ import numpy as np
 
 from armillary.answers import Answer
 from armillary.decode import Sampling
+from armillary.guard import Guard, screen_frames, screen_words
 from armillary.locate import find_dtype
 from armillary.media import Clip
 from armillary.media.decode import PictureSource
+from armillary.media.source import Pixels
 from armillary.memory import Choice
 from armillary.requests import GridName, InverseDynamicsRequest, NoiseName, PolicyRequest, ReasonRequest
 from armillary.robots import Actions, Robot
@@ -185,7 +187,10 @@ class World:
         several = options.get("n") not in (None, 1)  # answers to what is read once
         reasoner = self.reasoner(remembered=sys.maxsize if several else 0)
         self.ask(reasoner, prompt, messages=messages, images=images, videos=videos, **options)
-        return drain(reasoner) if stream else gather(drain(reasoner))
+        deltas = drain(reasoner)
+        if self.facts.guard is not None:
+            deltas = _screened_answers(deltas, self.facts.guard)
+        return deltas if stream else gather(deltas)
 
     def reasoner(self, *, slots: int = SLOTS, remembered: int = REMEMBERED) -> Reasoner:
         """To answer many at once: `ask` it, and call its `step` from the thread that this World works in.
@@ -256,7 +261,7 @@ class World:
             count=n or 1,
             options=clock.options(ready.numbers),
         )
-        clips = [_clip(x, ready.receipt.seeded(i), clock) for i, x in enumerate(made)]
+        clips = [self._clip(x, ready.receipt.seeded(i), clock) for i, x in enumerate(made)]
         return clips[0] if n is None else clips
 
     def forward_dynamics(
@@ -283,7 +288,7 @@ class World:
             negative=ready.request.negative or "",
             options=clock.options(ready.numbers),
         )
-        clip = _clip(made, ready.receipt, clock)
+        clip = self._clip(made, ready.receipt, clock)
         return replace(clip, actions=Actions.of(ready.body, actions_KD))
 
     def inverse_dynamics(
@@ -335,12 +340,23 @@ class World:
             actions, choice = choose_policy(*case, judge=judge, count=request.candidates, **how)
             actions = actions if request.decode else replace(actions, clip=None)
             receipt = replace(receipt, choice=choice.to_dict())
+        if actions.clip is not None:
+            receipt, frames = self._screened(receipt, actions.clip.frames)
+            actions = replace(actions, clip=replace(actions.clip, frames=frames))
         told = receipt.spent({}, clock.seconds()).to_dict()
         return replace(actions, clip=actions.clip and replace(actions.clip, receipt=told), receipt=told)
 
+    def _clip(self, made: Made, receipt: Receipt, clock: _Clock) -> Clip:
+        receipt, frames = self._screened(receipt, made.frames)
+        told = receipt.spent(made.tokens, clock.seconds()).to_dict()
+        return replace(made, frames=frames, receipt=told).clip()
 
-def _clip(made: Made, receipt: Receipt, clock: _Clock) -> Clip:
-    return replace(made, receipt=receipt.spent(made.tokens, clock.seconds()).to_dict()).clip()
+    def _screened(self, receipt: Receipt, frames: Pixels) -> tuple[Receipt, Pixels]:
+        """What the guard, if there is one, says of frames that were made. Raises Blocked."""
+        if self.facts.guard is None:
+            return receipt, frames
+        verdict, frames = screen_frames(self.facts.guard, frames)
+        return replace(receipt, guard={**receipt.guard, "output": str(verdict)}), frames
 
 
 def _sampling(request: ReasonRequest) -> Sampling:
@@ -354,3 +370,16 @@ def _sampling(request: ReasonRequest) -> Sampling:
         seed=request.seed or 0,
         stop=tuple(request.stop),
     )
+
+
+def _screened_answers(deltas: Iterator[Delta], guard: Guard) -> Iterator[Delta]:
+    """Deltas held back until the guard has seen every whole answer. Raises Blocked."""
+    held: list[Delta] = []
+    for delta in deltas:
+        if delta.answer is not None:
+            answer = delta.answer
+            told = str(screen_words(guard, "output", f"{answer.thinking}\n{answer.text}"))
+            said = {**answer.receipt, "guard": {**answer.receipt["guard"], "output": told}}
+            delta = replace(delta, answer=replace(answer, receipt=said))
+        held.append(delta)
+    return iter(held)

@@ -369,7 +369,18 @@ def test_the_page_of_commands_is_what_help_prints_now() -> None:
 
 
 def test_options_are_those_of_the_request() -> None:
-    own = {"context", "output", "model", "device", "dtype", "memory", "as_json"}
+    own = {
+        "adapter",
+        "weights",
+        "context",
+        "guard",
+        "output",
+        "model",
+        "device",
+        "dtype",
+        "memory",
+        "as_json",
+    }
     names = {name: {p.name for p in command.params} - own for name, command in commands().items()}
     assert names["generate"] - {"help"} == set(GenerateRequest.model_fields)
     plural = {"image": "images", "video": "videos"}

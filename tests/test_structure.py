@@ -21,7 +21,7 @@ ALL_FILES = [
 # A part of the package may import itself and parts of earlier layers, but no other part of its own layer.
 LAYERS = (
     ("errors", "names"),
-    ("requests", "shards"),
+    ("guard", "requests", "shards"),
     ("settle",),
     ("media", "sequence"),
     ("answers", "attention", "lowbit", "robots", "sim", "step"),

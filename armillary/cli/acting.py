@@ -34,6 +34,7 @@ def forward_dynamics(
     memory: terminal.Memory = None,
     weights: terminal.Weights = None,
     adapter: terminal.Adapter = None,
+    guard: terminal.Guarding = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Show what a robot's actions would do.
@@ -46,7 +47,15 @@ def forward_dynamics(
     if needs_no_weights(context, "forward_dynamics", options, where):
         return
     path = where()
-    world = load_world(model, device=device, dtype=dtype, memory=memory, weights=weights, adapter=adapter)
+    world = load_world(
+        model,
+        device=device,
+        dtype=dtype,
+        memory=memory,
+        weights=weights,
+        adapter=adapter,
+        guard=context.params["guard"],
+    )
     with drawing("imagining") as on_step:
         clip = world.forward_dynamics(**options, on_step=on_step)
     clip.save(path)
@@ -74,6 +83,7 @@ def inverse_dynamics(
     memory: terminal.Memory = None,
     weights: terminal.Weights = None,
     adapter: terminal.Adapter = None,
+    guard: terminal.Guarding = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Tell which actions made a clip.
@@ -85,7 +95,15 @@ def inverse_dynamics(
     where = partial(terminal.check_json, output)
     if needs_no_weights(context, "inverse_dynamics", options, where):
         return
-    world = load_world(model, device=device, dtype=dtype, memory=memory, weights=weights, adapter=adapter)
+    world = load_world(
+        model,
+        device=device,
+        dtype=dtype,
+        memory=memory,
+        weights=weights,
+        adapter=adapter,
+        guard=context.params["guard"],
+    )
     with drawing("looking") as on_step:
         actions = world.inverse_dynamics(**options, on_step=on_step)
     terminal.give_actions(actions, output, as_json=as_json)
@@ -118,6 +136,7 @@ def policy(
     memory: terminal.Memory = None,
     weights: terminal.Weights = None,
     adapter: terminal.Adapter = None,
+    guard: terminal.Guarding = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Tell a robot what to do now.
@@ -133,7 +152,15 @@ def policy(
     where = partial(terminal.check_action_files, output, clip)
     if needs_no_weights(context, "policy", options, where):
         return
-    world = load_world(model, device=device, dtype=dtype, memory=memory, weights=weights, adapter=adapter)
+    world = load_world(
+        model,
+        device=device,
+        dtype=dtype,
+        memory=memory,
+        weights=weights,
+        adapter=adapter,
+        guard=context.params["guard"],
+    )
     with drawing("deciding") as on_step:
         actions = world.policy(**options, on_step=on_step)
     if clip and actions.clip:

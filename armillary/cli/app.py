@@ -71,13 +71,15 @@ def needs_no_weights(
     context: typer.Context, task: str, options: dict[str, Any], where: Callable[[], object]
 ) -> bool:
     """Check the request and `where` its result goes: no weights yet. `validate` and `explain` end here."""
+    from armillary.guard import find_guard
     from armillary.loading import validate as check
 
     given, before = context.params, context.parent.info_name if context.parent else None
     if before == "explain":
         _explain(task, options, given)
         return True
-    receipt, only = check(task, given["model"], **options), before == "validate"
+    guard = given["guard"] = find_guard(given.get("guard"))
+    receipt, only = check(task, given["model"], guard=guard, **options), before == "validate"
     if not only or given.get("output") or given.get("clip"):
         where()
     if only:

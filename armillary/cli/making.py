@@ -38,6 +38,7 @@ def reason(
     memory: terminal.Memory = None,
     weights: terminal.Weights = None,
     adapter: terminal.Adapter = None,
+    guard: terminal.Guarding = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Answer a question about pictures and clips.
@@ -52,7 +53,15 @@ def reason(
     if needs_no_weights(context, "reason", options, partial(terminal.check_json, output)):
         return
     answer = None
-    world = load_world(model, device=device, dtype=dtype, memory=memory, weights=weights, adapter=adapter)
+    world = load_world(
+        model,
+        device=device,
+        dtype=dtype,
+        memory=memory,
+        weights=weights,
+        adapter=adapter,
+        guard=context.params["guard"],
+    )
     for delta in world.reason(stream=True, **options):
         if not as_json and not output:
             say(delta.text, end="")
@@ -101,6 +110,7 @@ def generate(
     memory: terminal.Memory = None,
     weights: terminal.Weights = None,
     adapter: terminal.Adapter = None,
+    guard: terminal.Guarding = None,
     as_json: terminal.Json = False,
 ) -> None:
     """Make a picture or a clip from words.
@@ -117,7 +127,15 @@ def generate(
     if needs_no_weights(context, "generate", options, where):
         return
     path = where()
-    world = load_world(model, device=device, dtype=dtype, memory=memory, weights=weights, adapter=adapter)
+    world = load_world(
+        model,
+        device=device,
+        dtype=dtype,
+        memory=memory,
+        weights=weights,
+        adapter=adapter,
+        guard=context.params["guard"],
+    )
     with drawing("generating") as on_step:
         made = world.generate(**options, on_step=on_step)
     clips = [made] if n is None else made
