@@ -124,7 +124,7 @@ class ChoiceRequest(DrawRequest):
     wanted: Words = Field("yes", min_length=1, description="how the right answer begins, as text")
 
 
-class GenerateRequest(DrawRequest):
+class GenerateRequest(ChoiceRequest):
     """A picture or a clip from words, continued from a picture or a clip, with or without sound."""
 
     task: ClassVar[Task] = "generate"

@@ -160,7 +160,10 @@ def settle_generate(request: GenerateRequest, facts: Facts) -> tuple[Numbers, Ca
     numbers = _numbers(request, facts, facts.image if canvas.frames == 1 else facts.video)
     moving = {"fps": canvas.fps, "sound": request.sound} if canvas.frames > 1 else {}
     made = {"frames": canvas.frames, **moving, "size": f"{canvas.width}x{canvas.height}"}
-    return numbers, canvas, _receipt(request, facts, request.given | made | numbers.told())
+    judged = _choice(request, facts)
+    if judged and request.n is not None:
+        raise BadRequest("n", request.n, "a judge keeps one of its candidates; leave n or judge out")
+    return numbers, canvas, _receipt(request, facts, request.given | judged | made | numbers.told())
 
 
 def settle_act(

@@ -81,7 +81,7 @@ class ActOptions(DrawOptions, total=False):
     prompt: str | None
 
 
-class GenerateOptions(DrawOptions, total=False):
+class GenerateOptions(ChoiceOptions, total=False):
     """What is made (frames=1 is a picture; size is "WxH" or (width, height)) and what it starts from."""
 
     frames: int | None
@@ -247,21 +247,27 @@ class World:
 
         prompt: prose, or a structured caption as a dictionary. frames are rounded up to 4n + 1. A
         continuation starts with the last 5 frames of its clip and takes its rate. `sound=True` makes sound
-        too. n: a list of so many, drawn together; the i-th is what `seed` + i alone gives. `options` are
-        those of GenerateOptions; `clip.receipt` says what was used, filled in and rounded.
+        too. n: a list of so many, drawn together; the i-th is what `seed` + i alone gives. With `candidates`
+        and a `judge` so many are drawn and the reasoner keeps one. `options` are those of GenerateOptions;
+        `clip.receipt` says what was used, filled in and rounded.
         """
         ready, clock = drawing({"prompt": prompt, "n": n, **options}, self.facts), _Clock(on_step)
+        request, receipt, numbers = ready.request, ready.receipt, ready.numbers
         made = draw_clips(
             self.parts,
-            ready.request.prompt,
+            request.prompt,
             canvas=ready.canvas,
             given=ready.given,
-            negative=ready.request.negative or "",
-            sound=ready.request.sound,
-            count=n or 1,
-            options=clock.options(ready.numbers),
+            negative=request.negative or "",
+            sound=request.sound,
+            count=request.candidates or n or 1,
+            options=clock.options(numbers),
         )
-        clips = [self._clip(x, ready.receipt.seeded(i), clock) for i, x in enumerate(made)]
+        if request.judge is not None:
+            judge = Judge(request.judge, request.wanted)
+            choice = judge.choose(self.parts, [x.clip() for x in made], numbers.seed)
+            return self._clip(made[choice.best], replace(receipt, choice=choice.to_dict()), clock)
+        clips = [self._clip(x, receipt.seeded(i), clock) for i, x in enumerate(made)]
         return clips[0] if n is None else clips
 
     def forward_dynamics(

@@ -385,19 +385,6 @@ def test_methods_take_exactly_the_fields_of_their_request(
     assert named | set(typed.__annotations__) == set(kind.model_fields)
 
 
-def test_of_several_candidates_the_judges_best_is_kept(world: World) -> None:
-    judged: Any = {"candidates": 3, "judge": "Which way does the red disc go?", "wanted": "left"}
-    chosen = world.policy("push it", PICTURE, domain="tabletop", **judged, **QUICK)
-    choice = chosen.receipt["choice"]
-    best = choice["candidates"][choice["chosen"]]
-    assert best["score"] == max(c["score"] for c in choice["candidates"])
-    assert [c["seed"] for c in choice["candidates"]] == [3, 4, 5]
-    alone = world.policy("push it", PICTURE, domain="tabletop", decode=False, steps=2, seed=best["seed"])
-    np.testing.assert_allclose(chosen.values, alone.values, atol=1e-3)
-    assert chosen.clip is not None
-    assert "choice" not in alone.receipt
-
-
 def test_an_unknown_task_is_refused(folder: Path) -> None:
     with pytest.raises(BadRequest, match=r"^task='generat': nearest are generate"):
         validate("generat", folder)

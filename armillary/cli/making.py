@@ -93,6 +93,9 @@ def generate(
         str | None, typer.Option(help="WxH in pixels, such as 64x64.  [default: the model's]")
     ] = None,
     sound: Annotated[bool, typer.Option("--sound", help="With sound that fits.")] = False,
+    candidates: terminal.Candidates = None,
+    judge: terminal.Judge = None,
+    wanted: terminal.Wanted = None,
     negative: terminal.Negative = None,
     seed: terminal.Seed = None,
     steps: terminal.Steps = None,
@@ -121,6 +124,8 @@ def generate(
     armillary generate "a red disc rolls right and hits the wall" --sound -o out.mp4
     armillary generate "a green square on the table" --frames 1 -o out.png
     armillary generate "the disc rolls on" --image first.png --seed 7 -o out.mp4
+    armillary generate "a red disc slides right" --candidates 4 \\
+      --judge "Which way does the red disc slide?" --wanted right -o out.mp4
     """
     options = asked(context, GenerateRequest)
     where = partial(terminal.clip_path, output, picture=frames == 1, sound=sound)

@@ -103,7 +103,7 @@ def _play(output: Path, model: str, episodes: range, candidates: int | None) -> 
     from armillary.eval.scores import share
 
     path = terminal.clip_path(output, picture=False, sound=False)
-    world = load_world(model, "auto", "auto", None)
+    world = load_world(model, adapter=None)
     players = {"one candidate": alone(world, show=candidates is None)}
     if candidates is not None:
         players = {f"the best of {candidates}, judged": judged(world, candidates), **players}

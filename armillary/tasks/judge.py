@@ -33,6 +33,11 @@ class Judge:
     question: str
     wanted: str = "yes"
 
+    def choose(self, parts: Parts, clips: Sequence[Clip], seed: int) -> "Choice":
+        """What it makes of clips that were drawn from `seed`, `seed` + 1, ..."""
+        seeds = range(seed, seed + len(clips))
+        return Choice(self, tuple(seeds), tuple(judge_clips(parts, clips, self)))
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -80,8 +85,7 @@ def choose_policy(
     rows = [proposal.actions.values for proposal in drawn]
     made = roll_out(parts, image, rows, robot, options=halves[1])
     clips = [Clip(m.frames, m.fps) for m in made]
-    seeds = range(options.seed, options.seed + count)
-    choice = Choice(judge, tuple(seeds), tuple(judge_clips(parts, clips, judge)))
+    choice = judge.choose(parts, clips, options.seed)
     return replace(drawn[choice.best].actions, clip=clips[choice.best]), choice
 
 

@@ -1,12 +1,14 @@
 """Imagine, judge, choose on a small random checkpoint: scores are the reasoner's own, the best is kept."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from armillary.errors import Cancelled
+from armillary.errors import BadRequest, Cancelled
+from armillary.loading import load
 from armillary.media import Clip
 from armillary.robots import robot
 from armillary.sequence import Context, Sample, pack
@@ -14,7 +16,8 @@ from armillary.tasks.act import forward_dynamics, policy
 from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.judge import Choice, Judge, choose_policy, judge_clips, likelihoods
 from armillary.tasks.messages import converse
-from armillary.tasks.parts import Parts, load_parts
+from armillary.tasks.parts import Parts
+from armillary.world import World
 from tests.random_pocket import random_pocket
 
 BODY = replace(robot("tabletop"), chunk=4)
@@ -23,9 +26,13 @@ JUDGE = Judge("Where is the red disc?")
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
-    folder = random_pocket(tmp_path_factory.mktemp("pocket"))
-    return load_parts(folder, device=torch.device("cpu"), dtype=torch.float32, want=("sight", "video"))
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return load(random_pocket(tmp_path_factory.mktemp("pocket")), device="cpu", dtype="float32")
+
+
+@pytest.fixture
+def parts(world: World) -> Parts:
+    return world.parts
 
 
 def clip(seed: int, frames: int = 5) -> Clip:
@@ -113,3 +120,26 @@ def test_progress_counts_acting_and_imagining_and_both_can_be_stopped(parts: Par
     stopped = replace(QUICK, on_step=lambda done: done.step < 3)
     with pytest.raises(Cancelled):
         choose_policy(parts, "push it", picture, BODY, judge=JUDGE, count=2, options=stopped)
+
+
+def test_a_world_keeps_the_candidate_that_its_receipt_names(world: World) -> None:
+    judged: Any = {"candidates": 3, "judge": JUDGE.question, "wanted": "left", "steps": 2, "seed": 3}
+    picture = clip(3, 1).frames[0]
+    chosen = world.policy("push it", picture, domain="tabletop", **judged)
+    drawn = world.generate("a red disc", frames=5, **judged)
+    for receipt in (chosen.receipt, drawn.receipt):
+        choice = receipt["choice"]
+        assert [c["seed"] for c in choice["candidates"]] == [3, 4, 5]
+        assert choice["candidates"][choice["chosen"]]["score"] == max(
+            c["score"] for c in choice["candidates"]
+        )
+    seeds = (
+        r["choice"]["candidates"][r["choice"]["chosen"]]["seed"] for r in (chosen.receipt, drawn.receipt)
+    )
+    alone = world.policy("push it", picture, domain="tabletop", decode=False, steps=2, seed=next(seeds))
+    np.testing.assert_allclose(chosen.values, alone.values, atol=1e-3)
+    again = world.generate("a red disc", frames=5, steps=2, seed=next(seeds))
+    assert np.abs(drawn.frames.astype(int) - again.frames).max() <= 1
+    assert "choice" not in alone.receipt
+    with pytest.raises(BadRequest, match=r"^n=2: a judge keeps one"):
+        world.generate("a red disc", n=2, **judged)
