@@ -32,7 +32,7 @@ from armillary.train.reasoner import ReasonerJob, draws, optimizers
 DROPPED = 0.1  # prompts replaced by the denial
 LESSONS = 0.12  # share of the joint steps that are the reasoner's lessons
 READERS_RATE = 0.25  # of the rate, at which the reasoner learns beside the generator
-WEIGHTS = {"vision": 1.0, "sound": 3.0, "action": 1.0}
+WEIGHTS = {"vision": 1.0, "sound": 1.0, "action": 1.0}
 SIZE, FPS = 64, 8.0
 BODY = robot("tabletop")
 
