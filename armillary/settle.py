@@ -65,6 +65,8 @@ class Facts:
     memory: str | None = None  # where it is loaded: the memory mode
     guard: Guard | None = None  # where it is loaded: what looks at requests and results
     small: bool = False  # no released checkpoint: it was taught few and simple sentences
+    table: int = 0  # version of the table of defaults
+    starts_from_state: bool = False  # a policy's first row of actions is the robot's state, clean
     weights: str | None = None  # and how its towers are rounded; None is not at all
     adapters: tuple[tuple[str, float], ...] = ()  # and what changes them: files, and how strongly each counts
 
@@ -113,6 +115,7 @@ class Receipt:
     guard: Mapping[str, str] = field(default_factory=dict[str, str])  # its name or "off", and its verdicts
     choice: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what a judge gave each candidate
     weights: str | None = None  # how the towers were rounded; None is not at all
+    table: int = 0  # version of the table that `defaulted` came from
     adapters: tuple[tuple[str, float], ...] = ()  # files, and how strongly each counted
     version: str = __version__
 
@@ -282,6 +285,7 @@ def _receipt(request: Request, facts: Facts, used: Mapping[str, Any]) -> Receipt
         rounded={} if asked in (None, made) else {"frames": {"asked": asked, "made": made}},
         memory=facts.memory,
         weights=facts.weights,
+        table=facts.table,
         adapters=facts.adapters,
         guard=screen_request(facts.guard, given),
     )

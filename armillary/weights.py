@@ -223,6 +223,14 @@ class Checkpoint:
         return not self.config.gated
 
     @property
+    def starts_from_state(self) -> bool:
+        """A policy trained for one robot: its actions follow a clean row that holds the robot's state.
+
+        Of the published repositories only these have a `checkpoint.json`.
+        """
+        return (self.folder / "checkpoint.json").is_file()
+
+    @property
     def sees(self) -> bool:
         """Whether there is a vision tower."""
         return "vision_config" in self.root if self.reads_only else (self.folder / "vision_encoder").is_dir()

@@ -35,13 +35,13 @@ LAYERS = (
     ("layout", "plan", "train"),
     ("world",),
     ("loading",),
-    ("eval",),
+    ("doctor", "eval"),
     ("serve",),
     ("terminal",),
     ("cli",),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-IMPORTED_BY = {"sim": {"cli", "eval", "train"}, "train": {"cli"}, "serve": {"cli"}, "eval": {"cli"}}
+IMPORTED_BY = {"sim": {"cli", "eval", "train"}, "train": {"cli"}, "serve": {"cli"}, "eval": {"cli"}, "doctor": {"cli"}}
 SIM_IMPORTS = {"sim", "media", "requests", "errors"}
 EXTRAS = {
     "pymunk": {"sim"},

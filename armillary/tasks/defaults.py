@@ -1,17 +1,19 @@
-"""What a checkpoint uses unless asked otherwise: one table of families and tasks.
+"""What a checkpoint uses unless asked otherwise: one table of families and tasks, with a version.
 
 Source: the released framework's defaults for each mode; for pocket (small) guidance was chosen among 1, 2
 and 3 by the image and video figures of `armillary eval`, and the steps of actions among 4, 6, 8 and 10 by
 those of dynamics and policy, on 64 training seeds.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from armillary.tasks.denoise import few_steps
 from armillary.weights import Checkpoint
 
 DrawTask = Literal["image", "video", "forward_dynamics", "inverse_dynamics", "policy"]
+VERSION = 1  # of this table, noted in receipts; it goes up with every number that changes
+SCHEDULER = "scheduler/scheduler_config.json"
 SMALL = 1024  # no released checkpoint is narrower
 
 
@@ -48,20 +50,35 @@ _ACTION = {
     "edge": Defaults(30, 1.0, 3.0, 17, 10.0, 480, 832),
     "distilled": Defaults(4, 1.0, None, 17, 10.0, 480, 832),
     "small": Defaults(4, 1.0, None, 9, 8.0, 64, 64),
+    "policy": Defaults(4, 3.0, 5.0, 33, 15.0, 540, 640),  # trained for one robot, whose state it is shown
 }
 
 
 def defaults(checkpoint: Checkpoint, task: DrawTask) -> Defaults:
     """The defaults of a task; reads the checkpoint's json files only."""
     rows = {"image": _IMAGE, "video": _VIDEO}.get(task, _ACTION)
-    row = rows[_family(checkpoint)]
+    row = rows[family(checkpoint, task)]
     if task == "video":
         row = replace(row, fps=float(checkpoint.traits.base_fps))  # the image-to-video models count in 16ths
     sigmas = few_steps(checkpoint)
     return replace(row, steps=len(sigmas)) if sigmas else row
 
 
-def _family(checkpoint: Checkpoint) -> str:
+def origins(checkpoint: Checkpoint, task: DrawTask) -> dict[str, str]:
+    """Where each default of a task comes from: a json file of the checkpoint, or a row of this table."""
+    row = f"table {VERSION}, row {family(checkpoint, task)}"
+    found = dict.fromkeys((field.name for field in fields(Defaults)), row)
+    if few_steps(checkpoint):
+        found |= {"steps": f"{SCHEDULER}: fixed_step_sampler_config", "shift": f"{SCHEDULER}: its own steps"}
+    elif defaults(checkpoint, task).shift is None:
+        found["shift"] = f"{SCHEDULER}: flow_shift"
+    return found | {"fps": "transformer/config.json: base_fps"} if task == "video" else found
+
+
+def family(checkpoint: Checkpoint, task: DrawTask) -> str:
+    """The row of the table that holds for a checkpoint."""
+    if checkpoint.starts_from_state and task in ("forward_dynamics", "inverse_dynamics", "policy"):
+        return "policy"
     if few_steps(checkpoint):
         return "distilled"
     if is_small(checkpoint):

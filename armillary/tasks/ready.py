@@ -38,7 +38,7 @@ from armillary.settle import (
     settle_reason,
 )
 from armillary.tasks.act import check_body
-from armillary.tasks.defaults import DrawTask, defaults, is_small
+from armillary.tasks.defaults import VERSION, DrawTask, defaults, is_small
 from armillary.tasks.denoise import few_steps
 from armillary.tasks.frames import check_frames
 from armillary.tasks.generate import NOTHING, Given
@@ -80,6 +80,8 @@ def read_facts(name: str, folder: Path) -> Facts:
             action_width=width,
             fixed_steps=few_steps(checkpoint) is not None,
             small=is_small(checkpoint),
+            table=VERSION,
+            starts_from_state=checkpoint.starts_from_state,
         )
 
 

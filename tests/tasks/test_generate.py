@@ -245,27 +245,6 @@ def test_pocket_is_small_and_quick(parts: Parts) -> None:
     assert defaults(parts.checkpoint, "image").frames == 1
 
 
-PUBLISHED = {"latent_patch_size": 2, "base_fps": 24}
-
-
-@pytest.mark.parametrize(
-    ("config", "task", "want"),
-    [
-        ({}, "video", (35, 6.0, 10.0, 189, 24, 720, 1280)),
-        ({}, "image", (50, 4.0, 3.0, 1, 24, 960, 960)),
-        ({}, "policy", (30, 1.0, 10.0, 17, 10, 480, 832)),
-        ({"base_fps": 16}, "video", (35, 6.0, 10.0, 189, 16, 720, 1280)),
-        ({"hidden_act": "relu2", "hidden_size": 2048}, "video", (35, 6.0, 3.0, 121, 24, 480, 832)),
-    ],
-)
-def test_published_defaults(
-    tmp_path: Path, config: dict[str, Any], task: Any, want: tuple[float, ...]
-) -> None:
-    write_json({**PUBLISHED, **config}, tmp_path / "transformer" / "config.json")
-    write_json({}, tmp_path / "scheduler" / "scheduler_config.json")
-    assert tuple(vars(defaults(Checkpoint(tmp_path), task)).values()) == want
-
-
 @pytest.mark.parametrize(
     ("size", "tier", "want"),
     [
