@@ -38,6 +38,7 @@ LAYERS = (
     ("doctor", "eval"),
     ("serve",),
     ("terminal",),
+    ("batch",),
     ("cli",),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -3,10 +3,10 @@
 A module here holds commands that belong together; importing it adds them to `app`, in this order.
 """
 
-from armillary.cli import making, acting, tools, looking, serve  # isort: skip
+from armillary.cli import making, acting, batch, tools, looking, serve  # isort: skip
 from armillary.cli.app import app
 
-__all__ = ["acting", "app", "looking", "main", "making", "serve", "tools"]
+__all__ = ["acting", "app", "batch", "looking", "main", "making", "serve", "tools"]
 
 
 def main() -> None:

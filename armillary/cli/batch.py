@@ -1,0 +1,57 @@
+"""`batch`: many requests from one file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from armillary import terminal
+from armillary.cli.app import app, load_world
+from armillary.terminal import guarded, note, progress, say
+
+
+@app.command()
+@guarded
+def batch(
+    jobs: Annotated[Path, typer.Argument(help="A file of JSON objects, one a line.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder for the results.")],
+    model: terminal.Model = "pocket",
+    device: terminal.Device = "auto",
+    dtype: terminal.Dtype = "auto",
+    memory: terminal.Memory = None,
+    weights: terminal.Weights = None,
+    adapter: terminal.Adapter = None,
+    guard: terminal.Guarding = None,
+) -> None:
+    """Serve many requests, one a line.
+
+    A line holds `task`, the options of that task, and an `id` that names the result. All lines are checked
+    before anything is computed. Started again, it goes on where it was stopped. What fails is listed in
+    failures.jsonl, and the exit code is then 1.
+
+    \b
+    {"task": "generate", "prompt": "a red disc slides right", "sound": true, "id": "disc"}
+    {"task": "reason", "prompt": "How many objects are there?", "images": ["table.png"]}
+    armillary batch jobs.jsonl -o results
+    """
+    from armillary.batch import open_folder, read_jobs, run
+    from armillary.guard import find_guard
+    from armillary.loading import validate
+
+    watch = find_guard(guard)
+    asked = read_jobs(jobs, lambda task, options: validate(task, model, guard=watch, **options))
+    left, failed = open_folder(output, asked, model), 0
+    note(f"{len(asked) - len(left)} of {len(asked)} are done")
+    if left:
+        world = load_world(
+            model, device=device, dtype=dtype, memory=memory, weights=weights, adapter=adapter, guard=watch
+        )
+        with progress("requests") as tell:
+            tell(0, len(left))
+            for count, failure in enumerate(run(world, left, output), 1):
+                failed += failure is not None
+                tell(count, len(left))
+    say(str(output))
+    if failed:
+        note(f"{failed} of {len(left)} failed: see {output / 'failures.jsonl'}")
+        raise typer.Exit(terminal.FAILED)
