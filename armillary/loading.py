@@ -5,7 +5,7 @@
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -13,20 +13,19 @@ from typing import Any
 
 from armillary.adapters import AdapterSource, apply_all, weighted
 from armillary.adapters import merge as fold_in
-from armillary.errors import BadRequest, nearest
+from armillary.errors import BadRequest
 from armillary.guard import Guard, find_guard
 from armillary.layout import Layout
 from armillary.layout.blank import Shown, blank_parts
 from armillary.locate import JSON_FILES, find_device, find_dtype, locate
 from armillary.lowbit import Form, check_form
 from armillary.memory import Mode, check_mode, choose, free_bytes
-from armillary.requests import InverseDynamicsRequest, PolicyRequest
 from armillary.sequence import Pack, Sample, pack
 from armillary.settle import Facts, Receipt
 from armillary.shards import SHARD_LIMIT
 from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts, load_parts, weigh
-from armillary.tasks.ready import acting, describing, drawing, forward, question, read_facts
+from armillary.tasks.ready import checker, describing, question, read_facts
 from armillary.tasks.save import save_parts
 from armillary.weights import Checkpoint
 from armillary.world import World
@@ -111,7 +110,7 @@ def validate(
     guard: as for `load`. Raises the BadRequest that the call itself would raise for such a request.
     """
     facts = read_facts(*locate(source, files=JSON_FILES))
-    return _checks(task)(options, replace(facts, guard=find_guard(guard)))
+    return checker(task)(options, replace(facts, guard=find_guard(guard)))
 
 
 def explain(task: str, source: str | os.PathLike[str] = "pocket", **options: Any) -> Layout:
@@ -119,7 +118,7 @@ def explain(task: str, source: str | os.PathLike[str] = "pocket", **options: Any
 
     Of a task in several runs it is the first. Raises the BadRequest that the call itself would raise.
     """
-    _checks(task)  # it exists
+    checker(task)  # it exists
     name, folder = locate(source, files=JSON_FILES)
     facts = read_facts(name, folder)
     with describing(folder):
@@ -130,20 +129,6 @@ def explain(task: str, source: str | os.PathLike[str] = "pocket", **options: Any
         else _given_pack(parts, facts, task, options)
     )
     return Layout.of(given, task=task, model=name, margin=parts.checkpoint.config.margin)
-
-
-def _checks(task: str) -> Callable[[Mapping[str, Any], Facts], Receipt]:
-    """What checks a request of this task. Raises BadRequest for no task."""
-    checks: dict[str, Callable[[Mapping[str, Any], Facts], Receipt]] = {
-        "reason": lambda given, facts: question(given, facts)[1],
-        "generate": lambda given, facts: drawing(given, facts).receipt,
-        "forward_dynamics": lambda given, facts: forward(given, facts)[0].receipt,
-        "inverse_dynamics": lambda given, facts: acting(InverseDynamicsRequest, given, facts).receipt,
-        "policy": lambda given, facts: acting(PolicyRequest, given, facts).receipt,
-    }
-    if task not in checks:
-        raise BadRequest("task", task, f"nearest are {' or '.join(nearest(task, checks))}")
-    return checks[task]
 
 
 def _given_context(parts: Parts, facts: Facts, options: Mapping[str, Any]) -> Pack:

@@ -28,6 +28,9 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Fetch pictures and clips from this host; may be repeated.")
     ] = None,
+    domain: Annotated[
+        str | None, typer.Option(help="The robot that is meant where a request names none.")
+    ] = None,
     folder: Annotated[
         Path | None,
         typer.Option(help="Where jobs and uploads are kept.  [default: ~/.local/state/armillary]"),
@@ -61,6 +64,7 @@ def serve(
         root=root and root.resolve(),
         hosts=tuple(allow_host or ()),
         names=names_of(host),
+        domain=domain,
         max_body=max_body * MIB,
         max_tokens=max_tokens,
         keep_s=keep_hours * 3600,
@@ -69,5 +73,4 @@ def serve(
         world = load_world(model, device=device, dtype=dtype, memory=memory, weights=weights, adapter=adapter)
         address, taken = sock.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
-        say(f"http://{shown}:{taken}")
-        run(create_app(world, settings), sock, settings)
+        run(create_app(world, settings), sock, lambda: say(f"http://{shown}:{taken}"))

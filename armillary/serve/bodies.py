@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from fastapi import Request
 from pydantic import ValidationError
@@ -15,6 +15,7 @@ from armillary.serve.schemas import Body
 
 Read = TypeVar("Read", bound=Body)
 MAX_FILES, MAX_FIELDS = 16, 128
+JSON, FORM = "application/json", "multipart/form-data"
 REF = "#/components/schemas/{model}"
 
 
@@ -22,20 +23,35 @@ async def read_body(request: Request, kind: type[Read]) -> Read:
     """The body by its content type. Raises BadRequest, or HTTPException 415 for another content type."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
-        if media == "application/json" or media.endswith("+json"):
+        if media == JSON or media.endswith("+json"):
             raw = await request.body()
             return await run_in_threadpool(kind.model_validate_json, raw, strict=True)
-        if media in ("multipart/form-data", "application/x-www-form-urlencoded"):
+        if media in (FORM, "application/x-www-form-urlencoded"):
             return kind.model_validate(await _form(request))
     except ValidationError as error:
         _refuse(kind, error)
     raise HTTPException(415, "a body is application/json or multipart/form-data")
 
 
+async def read_upload(request: Request, kind: type[Read]) -> tuple[Read, str]:
+    """A form's body, and the name of its file. Raises like `read_body`."""
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise HTTPException(415, "a body is multipart/form-data")
+    async with _opened(request) as form:
+        files = [value.filename for value in form.values() if isinstance(value, UploadFile)]
+        body = await read_body(request, kind)  # reads the same form
+    return body, (files[0] or "")[:255]
+
+
+def _opened(request: Request) -> Any:
+    """A form; its files lie in memory or in temporary files that go with the request."""
+    return request.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=2**20)
+
+
 async def _form(request: Request) -> dict[str, Any]:
     """A form's fields; files as bytes, fields that come several times (or end in []) as lists."""
     found: dict[str, Any] = {}
-    async with request.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=2**20) as form:
+    async with _opened(request) as form:
         for name in form:
             values = [await v.read() if isinstance(v, UploadFile) else v for v in form.getlist(name)]
             is_list = name.endswith("[]") or len(values) > 1
@@ -43,7 +59,7 @@ async def _form(request: Request) -> dict[str, Any]:
     return found
 
 
-def _refuse(kind: type[Body], error: ValidationError) -> None:
+def _refuse(kind: type[Body], error: ValidationError) -> NoReturn:
     """The first fault as a BadRequest."""
     first = error.errors(include_url=False)[0]
     where = [p for p in first["loc"] if not (isinstance(p, str) and ("[" in p or p in ("str", "bytes")))]
@@ -67,8 +83,8 @@ def renamed(names: Mapping[str, str]) -> Generator[None]:
         raise BadRequest(names.get(first, first) + dot + rest, error.value, error.message) from None
 
 
-def documented(kind: type[Body], *, form: bool = True) -> dict[str, Any]:
-    """What OpenAPI says about a body; the schema itself is put there by `app.describe`."""
-    kinds = ["application/json", "multipart/form-data"] if form else ["application/json"]
+def documented(kind: type[Body], *kinds: str) -> dict[str, Any]:
+    """What OpenAPI says about a body, JSON or a form or either; `app.describe` puts the schema there."""
+    kinds = kinds or (JSON, FORM)
     content = {media: {"schema": {"$ref": REF.format(model=kind.__name__)}} for media in kinds}
     return {"requestBody": {"required": True, "content": content}}

@@ -1,8 +1,7 @@
 """`/v1/chat/completions`: the reasoner's answers, whole or as a stream; pictures where they are asked for."""
 
-import json
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from functools import partial
@@ -13,21 +12,20 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from armillary.answers import Answer, Usage
 from armillary.errors import BadRequest, Cancelled, nearest
-from armillary.serve.bodies import documented, read_body, renamed
-from armillary.serve.media_routes import draw_pictures, encoded
+from armillary.serve.bodies import JSON, documented, read_body, renamed
+from armillary.serve.images import draw_pictures, encoded
 from armillary.serve.schemas import Answering, ChatRequest, Drawing
-from armillary.serve.service import Service, given, new_id, one_of
+from armillary.serve.service import Service, event, given, new_id, one_of
 from armillary.tasks.reason import Delta
 
 PARTS = {"text": "text", "image_url": "image", "video_url": "video"}
 ROLES = {"developer": "system"}
-Start = Callable[[], Iterator[Delta]]
 
 
 def routes(service: Service) -> APIRouter:
     router = APIRouter()
 
-    @router.post("/v1/chat/completions", openapi_extra=documented(ChatRequest, form=False))
+    @router.post("/v1/chat/completions", openapi_extra=documented(ChatRequest, JSON))
     async def chat_completions(request: Request) -> Response:
         """Answer the last turn of a conversation about words, pictures and clips."""
         body = await read_body(request, ChatRequest)
@@ -35,12 +33,10 @@ def routes(service: Service) -> APIRouter:
         if "image" in (body.modalities or ()):
             return await _picture(service, request, body)
         _refuse_drawing(body)
-        starts = await _starts(service, body)
-        deltas = service.talk(request, starts)
+        deltas = service.talk(request, *await _asked(service, body))
         if body.stream:
             return await streamed(deltas, partial(_chunks, service, body))
-        answers = await collect(request, service, deltas, len(starts))
-        return JSONResponse(_completion(service, answers))
+        return JSONResponse(_completion(service, await collect(request, service, deltas)))
 
     return router
 
@@ -59,17 +55,14 @@ def answer_options(body: Answering) -> dict[str, Any]:
     return options
 
 
-async def _starts(service: Service, body: ChatRequest) -> list[Start]:
+async def _asked(service: Service, body: ChatRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The conversation and the options of its answers."""
     messages = await read_messages(service, [m.model_dump(exclude={"name"}) for m in body.messages])
     asked = one_of(max_tokens=body.max_tokens, max_completion_tokens=body.max_completion_tokens)
-    options = answer_options(body) | limited(service, asked, "max_tokens")
+    options = answer_options(body) | limited(service, asked, "max_tokens") | given({"n": body.n})
     if body.stop:
         options["stop"] = [body.stop] if isinstance(body.stop, str) else body.stop
-
-    def start() -> Iterator[Delta]:
-        return service.world.reason(messages=messages, stream=True, **options)
-
-    return [start]
+    return messages, options
 
 
 def limited(service: Service, asked: int | None, name: str) -> dict[str, Any]:
@@ -121,32 +114,31 @@ def _refuse_drawing(body: ChatRequest) -> None:
 # --------------------------------------------------------------------------------------------- what is said
 
 
-async def collect(
-    request: Request, service: Service, deltas: AsyncGenerator[tuple[int, Delta]], count: int
-) -> list[Answer]:
+async def collect(request: Request, service: Service, deltas: AsyncGenerator[Delta]) -> list[Answer]:
     """The whole answers; a client that leaves stops them."""
     answers: dict[int, Answer] = {}
 
     async def gather() -> None:
         async with aclosing(deltas):
-            async for number, delta in deltas:
+            async for delta in deltas:
                 if delta.answer is not None:
-                    answers[number] = delta.answer
+                    answers[delta.choice] = delta.answer
 
     await service.unless_gone(request, gather())
-    if len(answers) < count:
+    if not answers:
         raise Cancelled
-    return [answers[i] for i in range(count)]
+    return [answers[choice] for choice in sorted(answers)]
 
 
 async def streamed(
-    deltas: AsyncGenerator[tuple[int, Delta]],
-    events: Callable[[AsyncGenerator[tuple[int, Delta]]], AsyncGenerator[str]],
+    deltas: AsyncGenerator[Delta], events: Callable[[AsyncGenerator[Delta]], AsyncGenerator[str]]
 ) -> StreamingResponse:
     """Server-sent events, once the first token is there: until then, an error has its own status."""
-    first = await anext(deltas)
+    first = await anext(deltas, None)
+    if first is None:
+        raise Cancelled
 
-    async def again() -> AsyncGenerator[tuple[int, Delta]]:
+    async def again() -> AsyncGenerator[Delta]:
         async with aclosing(deltas):
             yield first
             async for delta in deltas:
@@ -155,24 +147,17 @@ async def streamed(
     return StreamingResponse(events(again()), media_type="text/event-stream")
 
 
-def event(value: Mapping[str, Any] | str, name: str = "") -> str:
-    """One server-sent event."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return f"event: {name}\ndata: {text}\n\n" if name else f"data: {text}\n\n"
-
-
-async def _chunks(
-    service: Service, body: ChatRequest, deltas: AsyncGenerator[tuple[int, Delta]]
-) -> AsyncGenerator[str]:
+async def _chunks(service: Service, body: ChatRequest, deltas: AsyncGenerator[Delta]) -> AsyncGenerator[str]:
     head = {**_head(service), "object": "chat.completion.chunk"}
     told, usages = set[int](), list[Usage]()
     async with aclosing(deltas):
-        async for number, delta in deltas:
-            said: dict[str, Any] = {} if number in told else {"role": "assistant", "content": ""}
-            told.add(number)
+        async for delta in deltas:
+            said: dict[str, Any] = {} if delta.choice in told else {"role": "assistant", "content": ""}
+            told.add(delta.choice)
             said |= {"content": delta.text} if delta.text else {}
             said |= {"reasoning_content": delta.thinking} if delta.thinking else {}
-            choice: dict[str, Any] = {"index": number, "delta": said, "finish_reason": None, "logprobs": None}
+            choice: dict[str, Any] = {"index": delta.choice, "delta": said}
+            choice |= {"finish_reason": None, "logprobs": None}
             if delta.answer is not None:
                 usages.append(delta.answer.usage)
                 said |= marks(delta.answer)
@@ -203,8 +188,9 @@ def _message(answer: Answer) -> dict[str, Any]:
 
 
 def marks(answer: Answer) -> dict[str, Any]:
-    """Boxes and points in pixels, events in seconds, where the answer holds any."""
-    found = {"boxes": answer.boxes, "points": answer.points, "events": answer.events}
+    """Boxes, points and trajectories in pixels, events in seconds, where the answer holds any."""
+    kinds = ("boxes", "points", "trajectories", "events")
+    found: dict[str, tuple[Any, ...]] = {name: getattr(answer, name) for name in kinds}
     return {name: [asdict(mark) for mark in kind] for name, kind in found.items() if kind}
 
 

@@ -1,6 +1,7 @@
 """A server from its start to its end: checks first, then the world, then a port."""
 
 import socket
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -8,7 +9,6 @@ from fastapi import FastAPI
 
 from armillary.errors import BadRequest
 from armillary.serve.service import Service
-from armillary.serve.settings import Settings
 
 BACKLOG = 1024
 
@@ -16,9 +16,13 @@ BACKLOG = 1024
 class Server(uvicorn.Server):
     """uvicorn, which tells the service that it is asked to stop, so that endless streams end."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._service = service
+        self._service, self._ready = service, ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._service.closing = True
@@ -38,8 +42,13 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def run(app: FastAPI, sock: socket.socket, settings: Settings) -> None:
-    """Serve until SIGINT or SIGTERM; then finish what is under way, for at most `grace_s`."""
+def run(app: FastAPI, sock: socket.socket, ready: Callable[[], None]) -> None:
+    """Serve until SIGINT or SIGTERM; then finish what is under way, for at most `grace_s`.
+
+    `ready` is called when the first request is welcome.
+    """
+    service: Service = app.state.service
+    settings = service.settings
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -49,4 +58,4 @@ def run(app: FastAPI, sock: socket.socket, settings: Settings) -> None:
         ws_max_size=settings.max_body,
         server_header=False,
     )
-    Server(config, app.state.service).run(sockets=[sock])
+    Server(config, service, ready).run(sockets=[sock])

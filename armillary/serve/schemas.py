@@ -111,6 +111,7 @@ class ChatRequest(Answering, Drawing):
     modalities: list[Literal["text", "image"]] | None = None
     max_tokens: int | None = like(ReasonRequest, "max_tokens")
     max_completion_tokens: int | None = like(ReasonRequest, "max_tokens")
+    n: int | None = like(ReasonRequest, "n")
     stop: str | list[str] | None = like(ReasonRequest, "stop")
     response_format: ResponseFormat | None = None
     stream_options: StreamOptions | None = None
@@ -181,10 +182,18 @@ class ActionsRequest(Body):
     seed: int | None = like(PolicyRequest, "seed")
 
 
+class FileUpload(Body):
+    """`POST /v1/files`."""
+
+    file: bytes
+    purpose: str = Field("vision", max_length=64, description="your own word for what it is for")
+
+
 BODIES: tuple[type[Body], ...] = (
     ChatRequest,
     ResponsesRequest,
     ImagesRequest,
     VideosRequest,
     ActionsRequest,
+    FileUpload,
 )

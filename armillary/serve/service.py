@@ -1,11 +1,12 @@
 """What the routes share: the world with its worker, the door for media, and how a request's work is done."""
 
 import asyncio
-import functools
+import hashlib
+import json
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
@@ -13,11 +14,12 @@ from starlette.exceptions import HTTPException
 
 from armillary.errors import BadRequest, Cancelled
 from armillary.media.decode import read_picture
-from armillary.serve.files import Door, Uploads
+from armillary.serve.door import Door, Uploads
+from armillary.serve.jobs import Jobs
 from armillary.serve.settings import Settings
 from armillary.serve.worker import Busy, Talk, Ticket, Told, Worker
 from armillary.step import OnStep
-from armillary.tasks.reason import Delta
+from armillary.tasks.reason import Delta, Reasoner
 from armillary.world import World
 
 Result = TypeVar("Result")
@@ -29,9 +31,10 @@ class Service:
 
     def __init__(self, world: World, settings: Settings) -> None:
         self.world, self.settings = world, settings
-        self.worker = Worker(max_waiting=settings.max_waiting)
+        self.worker = Worker(world.reasoner, max_waiting=settings.max_waiting)
         self.uploads = Uploads(settings)
         self.door = Door(settings, self.uploads)
+        self.jobs = Jobs(world, self.worker, settings)
         self.started = int(time.time())
         self.closing = False
 
@@ -39,16 +42,24 @@ class Service:
     def model(self) -> str:
         return self.world.facts.model
 
+    @property
+    def domain(self) -> str | None:
+        """The robot that is meant where a request names none."""
+        return self.settings.domain
+
     def check_model(self, model: str | None) -> None:
         if model is not None and model != self.model:
             raise HTTPException(404, f"the model {model!r} is not here; this server has {self.model!r}")
 
     async def make(self, request: Request, work: Callable[[OnStep], Result]) -> Result:
         """Have the worker denoise for a request that waits for it; a client that leaves cancels it."""
-        ticket = Ticket(owner_of(request), work)
-        future = self.submit(ticket)
+        return await self.unless_gone(request, self.run(owner_of(request), work))
+
+    async def run(self, owner: str, work: Callable[[OnStep], Result]) -> Result:
+        """Have the worker denoise; it is cancelled with the task that waits for it."""
+        ticket = Ticket(owner, work)
         try:
-            return await self.unless_gone(request, asyncio.wrap_future(future))
+            return await asyncio.wrap_future(self.submit(ticket))
         finally:
             self.worker.stop(ticket)
 
@@ -59,36 +70,29 @@ class Service:
             raise HTTPException(503, TOO_MUCH, {"Retry-After": "5"}) from None
 
     async def talk(
-        self, request: Request, starts: list[Callable[[], Iterator[Delta]]]
-    ) -> AsyncGenerator[tuple[int, Delta]]:
-        """The deltas of several answers with their numbers, as the worker writes them.
+        self, request: Request, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> AsyncGenerator[Delta]:
+        """The deltas of the answers to a conversation; closing the generator stops them within one token."""
+        loop, told = asyncio.get_running_loop(), asyncio.Queue[Told]()
 
-        Closing the generator stops all of them within one token.
-        """
-        loop, told = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Told]]()
+        def ask(reasoner: Reasoner) -> int:
+            return self.world.ask(reasoner, messages=messages, **cast("Any", options))
 
-        def tell(number: int, piece: Told) -> None:
-            loop.call_soon_threadsafe(told.put_nowait, (number, piece))
+        def tell(piece: Told) -> None:
+            loop.call_soon_threadsafe(told.put_nowait, piece)
 
-        owner = owner_of(request)
-        talks = [Talk(owner, start, functools.partial(tell, i)) for i, start in enumerate(starts)]
+        talk = Talk(owner_of(request), ask, tell, options.get("n", 1))
         try:
-            for talk in talks:
-                self.worker.talk(talk)
-            left = len(talks)
-            while left:
-                number, piece = await told.get()
-                if isinstance(piece, BaseException):
-                    raise piece
-                if piece is None:
-                    left -= 1
-                else:
-                    yield number, piece
+            self.worker.talk(talk)
         except Busy:
             raise HTTPException(503, TOO_MUCH, {"Retry-After": "5"}) from None
+        try:
+            while (piece := await told.get()) is not None:
+                if isinstance(piece, BaseException):
+                    raise piece
+                yield piece
         finally:
-            for talk in talks:
-                talk.stopped = True
+            talk.stopped = True
 
     async def unless_gone(self, request: Request, work: Awaitable[Result]) -> Result:
         """The result of work, or Cancelled as soon as the client has left."""
@@ -113,9 +117,9 @@ class Service:
 
 
 def owner_of(request: Any) -> str:
-    """Who asks, as far as taking turns goes: a key, else an address."""
-    client = request.client.host if request.client else "?"
-    return request.headers.get("authorization", client)
+    """Who asks, as far as taking turns goes: a digest of the key, else an address."""
+    client, key = request.client, request.headers.get("authorization", "")
+    return hashlib.sha256(key.encode()).hexdigest()[:16] if key else client.host if client else "?"
 
 
 def new_id(kind: str) -> str:
@@ -139,3 +143,9 @@ def one_of(**options: Any) -> Any:
         first, second, *_ = found
         raise BadRequest(second, found[second], f"says the same as {first}; give one of them")
     return next(iter(found.values()), None)
+
+
+def event(value: Mapping[str, Any] | str, name: str = "") -> str:
+    """One server-sent event."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"event: {name}\ndata: {text}\n\n" if name else f"data: {text}\n\n"

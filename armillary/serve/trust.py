@@ -11,12 +11,15 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from armillary.errors import BadRequest, Cancelled
 from armillary.serve.settings import Settings
 
 OPEN = ("/health",)
+CLIENT_LEFT = 499
 
 
 def problem(
@@ -32,6 +35,24 @@ def problem(
     kind = "server_error" if status >= 500 else kinds.get(status, "invalid_request_error")
     code = code or HTTPStatus(status).phrase.lower().replace(" ", "_")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def explain(error: Exception) -> tuple[int, dict[str, Any]]:
+    """The status of what went wrong, and what is said about it: to a client its own faults in full."""
+    if isinstance(error, BadRequest):
+        return 400, problem(400, str(error), param=error.field, code="bad_request")
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        return 400, problem(400, str(first["msg"]), param=str(first["loc"][-1]), code="bad_request")
+    if isinstance(error, HTTPException):
+        return error.status_code, problem(error.status_code, str(error.detail))
+    if isinstance(error, Cancelled):
+        return CLIENT_LEFT, problem(CLIENT_LEFT, "cancelled", code="cancelled")
+    if isinstance(error, FloatingPointError):
+        return 500, problem(500, f"{error}; other requests are not affected", code="not_finite")
+    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+        return 500, problem(500, "not enough memory for this request; ask for less", code="out_of_memory")
+    return 500, problem(500, "the server failed; its log says how", code="server_error")
 
 
 def key_of(authorization: str) -> str:

@@ -1,22 +1,24 @@
 """One thread owns the world: it denoises, and between two steps it goes on with every conversation.
 
 A *ticket* is work that denoises; one is under way at a time, the others wait, each owner in turn. A *talk* is
-an answer that is written token by token; all of them advance together. A talk gets at least one token between
-two denoising steps, so its first one comes within two of them whatever else is made.
+a conversation that is answered token by token; all of them advance together, after every denoising step for
+as long as the step took. So a talk's first token comes within two of them, if its prompt is short.
 """
 
 import gc
+import itertools
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from armillary.errors import Cancelled
+from armillary.slots import SLOTS
 from armillary.step import OnStep, Step
-from armillary.tasks.reason import Delta
+from armillary.tasks.reason import Delta, Reasoner
 
 Result = TypeVar("Result")
 Told = Delta | BaseException | None  # of a talk: a piece, what went wrong, or its end
@@ -36,13 +38,14 @@ class Ticket(Generic[Result]):
 
 @dataclass(eq=False)
 class Talk:
-    """An answer as it is written. `tell` is called on the worker's thread, last with None or an error."""
+    """A conversation to be answered, with `n` answers. `ask` hands it to the reasoner and gives its ticket;
+    that and `tell` are called on the worker's thread, `tell` last with None or an error."""
 
     owner: str
-    start: Callable[[], Iterator[Delta]]
+    ask: Callable[[Reasoner], int]
     tell: Callable[[Told], None]
+    n: int = 1
     stopped: bool = False
-    deltas: Iterator[Delta] | None = None
 
 
 class Busy(Exception):
@@ -74,12 +77,18 @@ class Turns(Generic[Result]):
 
 
 class Worker:
-    """Runs tickets and talks on its own thread, from `start` to `close`."""
+    """Runs tickets and talks on its own thread, from `start` to `close`.
 
-    def __init__(self, *, max_waiting: int = 128, max_talks: int = 16) -> None:
+    `reasoner` makes the one that writes all talks; `max_talks` are begun at once, others wait.
+    """
+
+    def __init__(
+        self, reasoner: Callable[[], Reasoner], *, max_waiting: int = 128, max_talks: int = SLOTS
+    ) -> None:
+        self._make_reasoner, self._reasoner = reasoner, reasoner()
         self._tickets: Turns[Ticket[Any]] = Turns()
         self._arrived: Turns[Talk] = Turns()
-        self._talks: list[Talk] = []
+        self._talks: dict[int, Talk] = {}
         self._running: Ticket[Any] | None = None
         self._max_waiting, self._max_talks = max_waiting, max_talks
         self._changed = threading.Condition()
@@ -100,7 +109,7 @@ class Worker:
         self._thread.join(grace_s)
         if self._running is not None:
             self.stop(self._running)
-        for talk in list(self._talks):
+        for talk in list(self._talks.values()):
             talk.stopped = True
         self._thread.join()
 
@@ -179,36 +188,55 @@ class Worker:
         self._running = None
 
     def _advance(self, until: float = 0.0) -> None:
-        """One token for every talk; then more rounds until that time."""
-        while True:
+        """Go on with every talk: two bits of work, then more until that time."""
+        for turn in itertools.count():
+            self._drop_stopped()
             self._admit()
-            for talk in list(self._talks):
-                if not self._token(talk):
-                    self._talks.remove(talk)
-            if not self._talks or time.perf_counter() >= until:
+            if not self._talks or (turn > 1 and time.perf_counter() >= until):
                 return
+            self._write()
+
+    def _drop_stopped(self) -> None:
+        for ticket, talk in list(self._talks.items()):
+            if talk.stopped:
+                self._reasoner.cancel(ticket)
+                self._end(ticket, None)
 
     def _admit(self) -> None:
+        """Begin one talk, if one waits and there is room for it."""
         with self._changed:
-            while self._arrived and len(self._talks) < self._max_talks:
-                self._talks.append(self._arrived.take())
-
-    def _token(self, talk: Talk) -> bool:
-        """Write one token of a talk; False at its end."""
-        if talk.stopped:
-            talk.deltas = None
-            talk.tell(None)
-            return False
+            talk = self._arrived.take() if self._arrived and len(self._talks) < self._max_talks else None
+        if talk is None:
+            return
         try:
-            talk.deltas = talk.deltas or talk.start()
-            delta = next(talk.deltas, None)
+            self._talks[talk.ask(self._reasoner)] = talk
         except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to this request alone
             talk.tell(error)
             _forget(error)
-            return False
-        self.tokens += delta is not None
-        talk.tell(delta)
-        return delta is not None
+
+    def _write(self) -> None:
+        """One piece of a prompt read, or one token of every answer."""
+        try:
+            told = self._reasoner.step()
+        except BaseException as error:  # noqa: BLE001 - nobody can say whose it is, so it ends all of them
+            self._reasoner = self._make_reasoner()
+            for ticket in list(self._talks):
+                self._end(ticket, error)
+            _forget(error)
+            return
+        for ticket, piece in told:
+            if isinstance(piece, BaseException):
+                self._end(ticket, piece)
+                continue
+            talk = self._talks[ticket]
+            self.tokens += 1
+            talk.n -= piece.answer is not None
+            talk.tell(piece)
+            if not talk.n:
+                self._end(ticket, None)
+
+    def _end(self, ticket: int, said: Told) -> None:
+        self._talks.pop(ticket).tell(said)
 
 
 def _forget(error: BaseException) -> None:

@@ -6,7 +6,7 @@ and width in pixels, K actions, D numbers of one action.
 
 import hashlib
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
-from armillary.errors import BadRequest
+from armillary.errors import BadRequest, nearest
 from armillary.media import Clip, ClipIn, probe, read_clip, read_picture
 from armillary.media.source import FileSource, Pixels
 from armillary.requests import (
@@ -231,6 +231,21 @@ def forward(options: Mapping[str, Any], facts: Facts) -> tuple[Acting[ForwardDyn
             )
         source = source.values
     return ready, ready.body.check(source)
+
+
+def checker(task: str) -> Callable[[Mapping[str, Any], Facts], Receipt]:
+    """What checks a request of this task: it gives what would be used, filled in and rounded, or raises the
+    BadRequest that the World's method would. Raises BadRequest for no task."""
+    checks: dict[str, Callable[[Mapping[str, Any], Facts], Receipt]] = {
+        "reason": lambda given, facts: question(given, facts)[1],
+        "generate": lambda given, facts: drawing(given, facts).receipt,
+        "forward_dynamics": lambda given, facts: forward(given, facts)[0].receipt,
+        "inverse_dynamics": lambda given, facts: acting(InverseDynamicsRequest, given, facts).receipt,
+        "policy": lambda given, facts: acting(PolicyRequest, given, facts).receipt,
+    }
+    if task not in checks:
+        raise BadRequest("task", task, f"nearest are {' or '.join(nearest(task, checks))}")
+    return checks[task]
 
 
 def _continued_rate(request: GenerateRequest, facts: Facts) -> float:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,13 +47,13 @@ def serving(world: World, settings: Settings) -> Iterator[Live]:
     app = create_app(world, settings)
     with listen("127.0.0.1", 0) as sock:
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=10)
-        server = Server(config, app.state.service)
+        ready = threading.Event()
+        server = Server(config, app.state.service, ready.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
         thread.start()
         live = Live(app, sock.getsockname()[1])
         try:
-            with live.http(transport=httpx2.HTTPTransport(retries=20)) as http:
-                http.get("/health").raise_for_status()
+            assert ready.wait(20)
             yield live
         finally:
             live.service.closing = server.should_exit = True
@@ -73,7 +73,10 @@ def live(world: World, tmp_path_factory: pytest.TempPathFactory) -> Generator[Li
         yield live
 
 
+Start = Callable[..., AbstractContextManager[Live]]
+
+
 @pytest.fixture
-def start(world: World, tmp_path: Path) -> Callable[..., "contextmanager[Live]"]:
+def start(world: World, tmp_path: Path) -> Start:
     """`with start(keys=...) as live`: a server of its own."""
-    return lambda **options: serving(world, Settings(tmp_path, **options))  # pyright: ignore[reportReturnType]
+    return lambda **options: serving(world, Settings(tmp_path, **options))

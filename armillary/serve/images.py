@@ -1,10 +1,9 @@
-"""`/v1/images` and `/v1/videos`: what the generator makes, at once or as jobs that outlive a connection."""
+"""`/v1/images`: pictures, made while the client waits."""
 
 import base64
 import io
 import tempfile
 import time
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,12 @@ from starlette.responses import JSONResponse, Response
 from armillary.errors import BadRequest
 from armillary.media import Clip
 from armillary.serve.bodies import documented, read_body, renamed
+from armillary.serve.jobs import work
+from armillary.serve.params import NAMES, draw_options
 from armillary.serve.schemas import Drawing, ImagesRequest
-from armillary.serve.service import Service, given
-from armillary.step import OnStep
-from armillary.tasks.ready import drawing
+from armillary.serve.service import Service
+from armillary.tasks.ready import checker
 
-NAMES = {
-    "steps": "num_inference_steps",
-    "guidance": "guidance_scale",
-    "shift": "flow_shift",
-    "negative": "negative_prompt",
-    "frames": "num_frames",
-    "sound": "generate_sound",
-}
-"""The library's names and vLLM-Omni's for the same."""
 KINDS = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp"}
 
 
@@ -51,37 +42,14 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def draw_options(body: Drawing) -> dict[str, Any]:
-    """The library's options of a denoising run, without a seed."""
-    sides = body.width, body.height
-    if (sides[0] is None) != (sides[1] is None):
-        name = "height" if sides[1] is None else "width"
-        raise BadRequest(name, None, "width and height are given together")
-    if None not in sides and body.size is not None:
-        raise BadRequest("size", body.size, "says the same as width and height; give one of them")
-    size = body.size if body.size not in ("auto", None) else None if None in sides else list(sides)
-    options = {name: getattr(body, theirs) for name, theirs in NAMES.items() if hasattr(body, theirs)}
-    return given({**options, "size": size})
-
-
 async def draw_pictures(
     service: Service, request: Request, body: Drawing, prompt: str, *, count: int
 ) -> list[Clip]:
-    """Pictures whose seeds count up. A client that leaves stops them."""
-    options = draw_options(body) | {"prompt": prompt, "frames": 1}
-    first = body.seed or 0
-    clips: list[Clip] = []
-    for seed in range(first, first + count):
-        asked = options | {"seed": seed}
-        with renamed(NAMES):
-            if not clips:
-                drawing(asked, service.world.facts)
-            clips.append(await service.make(request, partial(_generate, service, asked)))
-    return clips
-
-
-def _generate(service: Service, asked: Mapping[str, Any], on_step: OnStep) -> Clip:
-    return service.world.generate(**asked, on_step=on_step)
+    """Pictures whose seeds count up, drawn together. A client that leaves stops them."""
+    asked = draw_options(body) | {"prompt": prompt, "frames": 1, "n": count}
+    with renamed(NAMES):
+        checker("generate")(asked, service.world.facts)
+        return await service.make(request, partial(work, service.world, "generate", asked))
 
 
 def _only(clips: list[Clip]) -> Clip:

@@ -1,0 +1,329 @@
+"""Who may ask, what is read and fetched, and how much of everything: what SECURITY.md promises."""
+
+import os
+import socket
+import threading
+import urllib.parse
+from collections.abc import Callable, Generator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from armillary.errors import BadRequest
+from armillary.serve.door import Door, Uploads
+from armillary.serve.fetch import Fetcher, is_global
+from armillary.serve.settings import Settings, check_public, names_of
+from tests.serve.conftest import Live, Start
+
+PUBLIC = "93.184.215.14"
+
+
+# ----------------------------------------------------------------------------------------------- keys
+
+
+@pytest.fixture(scope="module")
+def keyed(world: object, tmp_path_factory: pytest.TempPathFactory) -> Generator[Live]:
+    from tests.serve.conftest import serving
+
+    folder = tmp_path_factory.mktemp("keyed")
+    names = names_of("127.0.0.1")
+    settings = Settings(folder, keys=("first", "second"), names=names, max_body=2**20, max_tokens=8)
+    with serving(world, settings) as live:  # pyright: ignore[reportArgumentType]
+        yield live
+
+
+def test_every_route_but_health_wants_a_key(keyed: Live) -> None:
+    walked = 0
+    with keyed.http() as http:
+        for path, methods in keyed.app.openapi()["paths"].items():
+            filled = path.replace("{video_id}", "x").replace("{file_id}", "x").replace("{model}", "x")
+            for method in methods:
+                walked += 1
+                for headers in (
+                    {},
+                    {"Authorization": "Bearer third"},
+                    {"Authorization": "Basic eDp0aGlyZA=="},
+                ):
+                    status = http.request(method, filled, headers=headers).status_code
+                    assert status == (200 if path == "/health" else 401), (method, path)
+        for path in ("/", "/openapi.json", "/docs", "/nothing"):
+            assert http.get(path).status_code == 401
+    assert walked > 20
+
+
+def test_either_key_opens_in_every_form(keyed: Live) -> None:
+    with keyed.http() as http:
+        for given in ("Bearer first", "bearer second", "Api-Key first", "Basic OnNlY29uZA=="):
+            assert http.get("/v1/models", headers={"Authorization": given}).status_code == 200
+
+
+def test_a_socket_wants_a_key_as_well(keyed: Live) -> None:
+    from websockets.exceptions import InvalidStatus
+    from websockets.sync.client import connect
+
+    url = keyed.url.replace("http", "ws") + "/v1/policy"
+    with pytest.raises(InvalidStatus, match="401"):
+        connect(url)
+    connect(url, additional_headers={"Authorization": "Api-Key first"}).close()
+
+
+def test_pages_of_other_hosts_are_refused(keyed: Live) -> None:
+    key = {"Authorization": "Bearer first"}
+    with keyed.http() as http:
+        assert http.get("/v1/models", headers={**key, "Origin": "https://evil.example"}).status_code == 403
+        assert http.get("/v1/models", headers={**key, "Origin": keyed.url}).status_code == 200
+        assert http.get("/v1/models", headers={**key, "Host": "evil.example"}).status_code == 421
+
+
+def test_a_public_address_without_a_key_is_refused_unless_told() -> None:
+    with pytest.raises(BadRequest, match="api-key-file"):
+        check_public("0.0.0.0", keys=(), open_to_all=False)
+    check_public("0.0.0.0", keys=("key",), open_to_all=False)
+    check_public("0.0.0.0", keys=(), open_to_all=True)
+    for host in ("127.0.0.1", "localhost", "::1"):
+        check_public(host, keys=(), open_to_all=False)
+
+
+# --------------------------------------------------------------------------------------------- limits
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_body_over_the_limit_is_cut_off(keyed: Live, told: bool, tmp_path: Path) -> None:
+    def pieces() -> Generator[bytes]:
+        for _ in range(17):
+            yield b"x" * 2**16
+
+    headers = {"Authorization": "Bearer first", "Content-Type": "application/json"}
+    content = b"".join(pieces()) if told else pieces()
+    with keyed.http() as http:
+        try:
+            assert http.post("/v1/chat/completions", content=content, headers=headers).status_code == 413
+        except httpx2.WriteError:  # the server closed while we still sent
+            assert not told
+        assert http.get("/health").status_code == 200
+    assert not list((keyed.service.settings.folder / "files").iterdir())
+
+
+def test_more_tokens_than_the_server_writes_are_refused(keyed: Live) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
+    with keyed.http(headers={"Authorization": "Bearer first"}) as http:
+        refused = http.post("/v1/chat/completions", json=body)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "max_tokens"
+
+
+def test_json_that_is_nested_too_deeply_is_refused(keyed: Live) -> None:
+    headers = {"Authorization": "Bearer first", "Content-Type": "application/json"}
+    with keyed.http() as http:
+        body = b'{"messages": ' + b"[" * 100_000
+        assert http.post("/v1/chat/completions", content=body, headers=headers).status_code == 400
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Door:
+    root = tmp_path / "root"
+    (root / "in").mkdir(parents=True)
+    (root / "in" / "a.txt").write_text("inside")
+    (tmp_path / "secret").write_text("outside")
+    (root / "link").symlink_to(tmp_path / "secret")
+    (root / "up").symlink_to(tmp_path)
+    os.mkfifo(root / "pipe")
+    settings = Settings(tmp_path / "server", root=root, max_body=100)
+    return Door(settings, Uploads(settings))
+
+
+def test_a_file_below_the_root_is_read(door: Door, tmp_path: Path) -> None:
+    assert door.read(f"file://{tmp_path}/root/in/a.txt", "image") == b"inside"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "/etc/passwd", "file:///etc/passwd", "file:/etc/passwd", "FILE:///etc/passwd", "file:///dev/zero",
+        "file://{}/root/../secret", "file://{}/root/%2e%2e/secret", "file://{}/root/in/../../secret",
+        "file://{}/root/link", "file://{}/root/up/secret", "file://{}/root/pipe", "file://{}/root",
+        "file://{}/root/in/a.txt%00", "file://other/{}/root/in/a.txt", "file:../secret", "secret",
+    ],
+)  # fmt: skip
+def test_nothing_else_is_read(door: Door, tmp_path: Path, said: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        door.read(said.format(tmp_path), "image")
+    assert refused.value.field == "image"
+
+
+def test_without_a_root_no_file_is_read(tmp_path: Path) -> None:
+    settings = Settings(tmp_path)
+    with pytest.raises(BadRequest, match="no local files"):
+        Door(settings, Uploads(settings)).read(f"file://{tmp_path}/a", "image")
+
+
+def test_a_file_over_the_limit_is_not_read(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "root" / "big").write_bytes(b"x" * 101)
+    with pytest.raises(BadRequest, match="larger"):
+        door.read(f"file://{tmp_path}/root/big", "image")
+
+
+def test_uploads_are_counted_and_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads = Uploads(Settings(tmp_path, max_disk=10, keep_s=60))
+    kept = uploads.add(b"12345", "a.png", "vision")
+    with pytest.raises(OSError, match="used up"):
+        uploads.add(b"123456", "b.png", "vision")
+    monkeypatch.setattr("armillary.serve.door.time.time", lambda: kept.expires_at + 61.0)
+    assert uploads.read(kept.id) is None
+    uploads.add(b"123456", "b.png", "vision")
+    assert len(list((tmp_path / "files").iterdir())) == 2
+
+
+# ----------------------------------------------------------------------------------------------- URLs
+
+
+class Answer(BaseHTTPRequestHandler):
+    """A host: what it says depends on the path."""
+
+    def do_GET(self) -> None:
+        self.server.seen.append((self.headers["Host"], dict(self.headers)))  # pyright: ignore
+        path = urllib.parse.unquote(self.path)
+        if path.startswith("/to/"):
+            self.send_response(302)
+            self.send_header("Location", path.removeprefix("/to/"))
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"x" * int(path.removeprefix("/") or 4))
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def host() -> Generator[HTTPServer]:
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    server.seen = []  # pyright: ignore
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def network(host: HTTPServer) -> Callable[..., tuple[Fetcher, list[str]]]:
+    """A fetcher whose names all lead to the host above, and the addresses that it connects to."""
+
+    def make(*answers: str, hosts: tuple[str, ...] = ("good.example",)) -> tuple[Fetcher, list[str]]:
+        dialled, left = list[str](), list(answers)
+
+        def resolve(name: str, port: int) -> list[str]:
+            return [left.pop(0) if len(left) > 1 else left[0]]
+
+        def dial(address: str, port: int, timeout_s: float) -> socket.socket:
+            dialled.append(address)
+            return socket.create_connection(host.server_address, timeout=timeout_s)  # pyright: ignore
+
+        return Fetcher(hosts, 1000, 5.0, resolve=resolve, dial=dial), dialled
+
+    return make
+
+
+def test_a_url_of_a_named_host_is_fetched_once_resolved(network: Callable, host: HTTPServer) -> None:
+    fetcher, dialled = network(PUBLIC, "127.0.0.1")  # a second answer would be an inner address
+    assert fetcher.fetch("http://good.example/", "image") == b"xxxx"
+    assert dialled == [PUBLIC]
+    (seen,) = host.seen  # pyright: ignore
+    assert seen[0] == "good.example:80" or seen[0] == "good.example"
+    assert not {"authorization", "cookie"} & {name.lower() for name in seen[1]}
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1",
+                "fe80::1%eth0", "0.0.0.0", "224.0.0.1", "100.64.0.1", "2002:7f00:1::"]
+)  # fmt: skip
+def test_a_name_that_leads_inside_is_not_connected_to(network: Callable, address: str) -> None:
+    fetcher, dialled = network(address)
+    with pytest.raises(BadRequest, match="public Internet"):
+        fetcher.fetch("http://good.example/", "image")
+    assert not dialled
+    assert not is_global(address)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://bad.example/", "http://good.example:8080/", "http://user@good.example/", "ftp://good.example/",
+            "http://127.0.0.1/", "http://good.example.bad.example/", "http://bad.example/good.example",
+            "http://good.example@bad.example/", "http:///", "http://good.example:99999/"]
+)  # fmt: skip
+def test_hosts_that_are_not_named_are_not_asked(network: Callable, url: str) -> None:
+    fetcher, dialled = network(PUBLIC)
+    with pytest.raises(BadRequest):
+        fetcher.fetch(url, "image")
+    assert not dialled
+
+
+def test_each_redirect_is_checked_anew(network: Callable) -> None:
+    fetcher, dialled = network(PUBLIC)
+    assert fetcher.fetch("http://good.example/to//5", "image") == b"xxxxx"
+    for target in (
+        "http://bad.example/",
+        "http://127.0.0.1/",
+        "http://good.example:22/",
+        "file:///etc/passwd",
+    ):
+        dialled.clear()
+        with pytest.raises(BadRequest):
+            fetcher.fetch(f"http://good.example/to/{target}", "image")
+        assert dialled == [PUBLIC]
+    fetcher, dialled = network(PUBLIC, "127.0.0.1")
+    with pytest.raises(BadRequest, match="public Internet"):
+        fetcher.fetch("http://good.example/to/http://good.example/4", "image")
+    with pytest.raises(BadRequest, match="redirects"):
+        network(PUBLIC)[0].fetch("http://good.example/to/" * 9, "image")
+
+
+def test_a_url_is_fetched_within_limits(network: Callable) -> None:
+    fetcher, _ = network(PUBLIC)
+    assert len(fetcher.fetch("http://good.example/1000", "image")) == 1000
+    with pytest.raises(BadRequest, match="larger"):
+        fetcher.fetch("http://good.example/1001", "image")
+
+
+def test_without_hosts_no_url_is_fetched(live: Live) -> None:
+    content = [{"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/a.png"}}]
+    with live.http() as http:
+        refused = http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": content}]})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "messages[0].content[0].image_url"
+
+
+# ------------------------------------------------------------------------------------- other failures
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(MemoryError(), "out_of_memory"), (FloatingPointError("NaN at step 3"), "not_finite"),
+                        (RuntimeError("CUDA out of memory"), "out_of_memory"), (KeyError("x"), "server_error")]
+)  # fmt: skip
+def test_a_request_that_fails_fails_alone(
+    live: Live, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    body = {"prompt": "a disc", "num_inference_steps": 1}
+    with live.http() as http:
+        with monkeypatch.context() as patched:
+            patched.setattr(live.service.world, "generate", fail, raising=False)
+            failed = http.post("/v1/images/generations", json=body)
+            job = http.post("/v1/videos/sync", json=body)
+        assert (failed.status_code, failed.json()["error"]["code"]) == (500, code)
+        assert (job.status_code, job.json()["error"]["code"]) == (500, code)
+        assert http.post("/v1/images/generations", json=body).status_code == 200
+
+
+def test_a_second_server_on_the_same_folder_is_refused(start: Start) -> None:
+    with start(), pytest.raises(BadRequest, match="another server has it"), start():
+        pass

@@ -1,0 +1,160 @@
+"""Jobs: made while nobody waits, followed, cancelled, kept over a restart, and the forms of vLLM-Omni."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import openai
+import pytest
+
+from armillary.media import Clip, read_clip
+from armillary.sim import episode
+from armillary.world import World
+from tests.serve.conftest import Live, Start
+
+PROMPT = "a red disc slides right"
+
+
+def ended(live: Live, video_id: str) -> dict:
+    with live.http() as http:
+        for _ in range(600):
+            found = http.get(f"/v1/videos/{video_id}").json()
+            if found["status"] not in ("queued", "in_progress"):
+                return found
+            time.sleep(0.05)
+    pytest.fail("it never ends")
+
+
+@pytest.mark.filterwarnings("ignore:The Sora API")
+def test_openais_client_makes_polls_fetches_and_deletes(live: Live, world: World, tmp_path: Path) -> None:
+    client = live.openai()
+    video = client.videos.create(model="pocket", prompt=PROMPT, size="64x64", extra_body={"num_frames": 5})
+    assert video.status in ("queued", "in_progress")
+    video = client.videos.poll(video.id, poll_interval_ms=50)
+    assert (video.status, video.progress, video.size) == ("completed", 100, "64x64")
+    client.videos.download_content(video.id).write_to_file(tmp_path / "made.mp4")
+    world.generate(PROMPT, frames=5).save(tmp_path / "alone.mp4")
+    assert (read_clip(tmp_path / "made.mp4").frames == read_clip(tmp_path / "alone.mp4").frames).all()
+    assert video.id in [v.id for v in client.videos.list()]
+    assert client.videos.delete(video.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.videos.retrieve(video.id)
+
+
+def test_the_form_of_vllm_omni_is_answered_with_the_clip(live: Live, tmp_path: Path) -> None:
+    """The request of that project's documentation, with our model's size and fewer frames."""
+    push = episode("push", 0, split="test")
+    Clip(push.frames, push.fps).save(tmp_path / "car.mp4")
+    form = {
+        "prompt": (None, PROMPT),
+        "size": (None, "64x64"),
+        "num_frames": (None, "9"),
+        "fps": (None, "8"),
+        "num_inference_steps": (None, "3"),
+        "guidance_scale": (None, "6"),
+        "flow_shift": (None, "10"),
+        "seed": (None, "0"),
+        "extra_params": (None, json.dumps({"guardrails": False})),
+        "input_reference": ("car.mp4", (tmp_path / "car.mp4").read_bytes(), "video/mp4"),
+    }
+    with live.http() as http:
+        made = http.post("/v1/videos/sync", files=form)
+    assert made.status_code == 200, made.text
+    assert made.headers["content-type"] == "video/mp4"
+    assert made.headers["x-model"] == "pocket"
+    assert read_clip(made.content).frames.shape == (9, 64, 64, 3)
+
+
+def test_a_job_tells_its_steps_and_its_end(live: Live) -> None:
+    with live.http() as http:
+        job = http.post("/v1/videos", json={"prompt": PROMPT, "num_inference_steps": 4}).json()
+        with http.stream("GET", f"/v1/videos/{job['id']}/events") as events:
+            lines = [line for line in events.iter_lines() if line.startswith(("event", "data"))]
+    names, data = lines[::2], [json.loads(line.removeprefix("data: ")) for line in lines[1::2]]
+    assert set(names[:-1]) == {"event: progress"}
+    assert names[-1] == "event: completed"
+    steps = [told["step"] for told in data[:-1]]
+    assert steps == sorted(steps)
+    assert data[-2]["of"] == 4
+    assert data[-1]["id"] == job["id"]
+
+
+def test_cancelling_stops_within_a_step_and_the_next_job_is_made(live: Live) -> None:
+    worker = live.service.worker
+    with live.http() as http:
+        first = http.post("/v1/videos", json={"prompt": PROMPT, "num_inference_steps": 1000}).json()
+        second = http.post("/v1/videos", json={"prompt": PROMPT, "num_inference_steps": 1000}).json()
+        third = http.post("/v1/videos", json={"prompt": PROMPT, "num_inference_steps": 2}).json()
+        assert http.get(f"/v1/videos/{second['id']}").json()["status"] == "queued"
+        assert http.delete(f"/v1/videos/{second['id']}").json()["deleted"]
+        while http.get(f"/v1/videos/{first['id']}").json()["status"] == "queued":
+            time.sleep(0.01)
+        stopped = http.post(f"/v1/videos/{first['id']}/cancel").json()
+        steps = worker.steps
+        assert stopped["status"] == "cancelled"
+        assert ended(live, third["id"])["status"] == "completed"
+        assert worker.steps == steps + 2
+        assert http.get(f"/v1/videos/{first['id']}/content").status_code == 410
+
+
+def test_an_idempotency_key_names_one_job(live: Live) -> None:
+    key, body = {"Idempotency-Key": "one"}, {"prompt": PROMPT, "num_inference_steps": 1}
+    with live.http() as http:
+        first, again = (http.post("/v1/videos", json=body, headers=key).json()["id"] for _ in range(2))
+        other = http.post("/v1/videos", json={**body, "seed": 1}, headers=key)
+    assert first == again
+    assert other.status_code == 409
+
+
+def test_a_job_goes_on_when_its_client_has_left(live: Live) -> None:
+    with live.http() as http:
+        job = http.post("/v1/videos", json={"prompt": PROMPT, "num_inference_steps": 2}).json()
+    assert ended(live, job["id"])["status"] == "completed"
+
+
+def test_leaving_a_request_that_waits_stops_its_steps(live: Live) -> None:
+    worker, before = live.service.worker, live.service.worker.steps
+    with live.http() as http, pytest.raises(Exception, match="timed out"):
+        http.post("/v1/images/generations", json={"prompt": PROMPT, "num_inference_steps": 1000}, timeout=1)
+    for _ in range(100):
+        seen = worker.steps
+        time.sleep(0.2)
+        if worker.steps == seen:
+            break
+    assert 0 < worker.steps - before < 500
+
+
+def test_what_waited_is_made_after_a_restart_and_what_ran_goes_back(start: Start, world: World) -> None:
+    with start(grace_s=0.1) as live, live.http() as http:
+        long = http.post("/v1/videos", json={"prompt": PROMPT, "num_inference_steps": 1000}).json()["id"]
+        short = http.post("/v1/videos", json={"prompt": PROMPT, "num_inference_steps": 2}).json()["id"]
+        while http.get(f"/v1/videos/{long}").json()["status"] == "queued":
+            time.sleep(0.01)
+    with start() as live, live.http() as http:
+        assert http.get(f"/v1/videos/{long}").json()["status"] in ("queued", "in_progress")
+        http.delete(f"/v1/videos/{long}")
+        assert ended(live, short)["status"] == "completed"
+
+
+def test_forward_dynamics_is_a_job_too(live: Live, world: World) -> None:
+    push = episode("push", 0, split="test")
+    actions = push.actions.tolist()
+    extra = {"action_mode": "forward_dynamics", "domain_name": "tabletop", "action": actions}
+    with live.http() as http:
+        kept = http.post("/v1/files", files={"file": ("a.png", png(push.picture()))}).json()["id"]
+        body = {"prompt": "", "image_reference": {"file_id": kept}, "extra_params": extra}
+        made = http.post("/v1/videos/sync", json=body)
+        assert made.status_code == 200, made.text
+    alone = world.forward_dynamics(push.picture(), push.actions, domain="tabletop")
+    assert read_clip(made.content).frames.shape == alone.frames.shape
+
+
+def png(picture_HW3: np.ndarray) -> bytes:
+    import io
+
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.fromarray(picture_HW3).save(out, "PNG")
+    return out.getvalue()
