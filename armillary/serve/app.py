@@ -49,7 +49,6 @@ def create_app(world: World, settings: Settings) -> FastAPI:
     app.include_router(metrics.routes())
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(Timed, metrics=metrics)
-    app.add_exception_handler(Exception, answer_error)
     for kind in (
         RequestValidationError,
         BadRequest,

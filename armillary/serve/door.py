@@ -82,9 +82,9 @@ class Uploads:
 
     def sweep(self) -> None:
         """Remove what has expired, and content without a note: it was broken off."""
-        for path in self._folder.iterdir():
+        for path in list(self._folder.iterdir()):
             name = path.name.removesuffix(".json")
-            if not self.get(name) and path.stat().st_mtime < time.time() - 60:
+            if not self.get(name) and path.exists() and path.stat().st_mtime < time.time() - 60:
                 self._remove(name)
 
     def _remove(self, name: str) -> None:

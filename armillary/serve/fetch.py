@@ -81,8 +81,9 @@ class Fetcher:
         if not addresses or not all(is_global(address) for address in addresses):
             raise BadRequest(field, url, f"{host} is no address of the public Internet")
         sock = self.dial(addresses[0], port, _left(deadline))
+        sock = _secured(sock, host) if parts.scheme == "https" else sock
         connection = http.client.HTTPConnection(host, port)
-        connection.sock = _secured(sock, host) if parts.scheme == "https" else sock
+        connection.sock = sock
         try:
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             connection.request("GET", path, headers={"Accept": "image/*, video/*", "Connection": "close"})
@@ -91,7 +92,7 @@ class Fetcher:
                 return urljoin(url, answer.getheader("Location", ""))
             if answer.status != 200:
                 raise BadRequest(field, url, f"the host answers {answer.status}")
-            return self._read(answer, connection.sock, url, field, deadline)
+            return self._read(answer, sock, url, field, deadline)
         finally:
             connection.close()
 

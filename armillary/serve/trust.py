@@ -6,6 +6,7 @@ Plain ASGI, so that nothing behind it can be reached around it: web sockets and 
 import base64
 import binascii
 import json
+import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from armillary.errors import BadRequest, Cancelled
@@ -109,7 +111,8 @@ class Guard:
         return None
 
     async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        taken = 0
+        """Pass a request on, its body counted while it comes; whatever nobody else answers is answered."""
+        taken, begun = 0, False
 
         async def count() -> Message:
             nonlocal taken
@@ -119,7 +122,19 @@ class Guard:
                 raise HTTPException(413, f"at most {self._settings.max_body} bytes are taken")
             return message
 
-        await self._app(scope, count, send)
+        async def note(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, count, note)
+        except Exception as error:
+            if begun:
+                raise
+            logging.getLogger(__name__).exception("%s %s", scope["method"], scope["path"])
+            status, said = explain(error)
+            await JSONResponse(said, status)(scope, receive, send)
 
 
 async def _refuse(scope: Scope, send: Send, status: int, message: str) -> None:
