@@ -15,11 +15,11 @@ from torch import Tensor
 
 from armillary import __version__
 from armillary.attention import KV, attend
+from armillary.facts import Facts
 from armillary.locate import JSON_FILES, find_device, find_dtype, locate
 from armillary.lowbit import Form
 from armillary.memory import free_bytes
 from armillary.sequence import Sample, Segment, grid_positions, pack, text_context
-from armillary.settle import Facts
 from armillary.tasks.defaults import DrawTask, defaults, origins
 from armillary.tasks.parts import load_parts
 from armillary.tasks.ready import describing, read_facts

@@ -57,7 +57,7 @@ def screen_request(guard: Guard | None, fields: Mapping[str, Any]) -> dict[str, 
     if guard is None:
         return {"name": "off"}
     told = {"name": guard.name}
-    for field in ("prompt", "messages", "judge"):
+    for field in ("prompt", "messages", "judge", "system"):
         texts = list(_texts(fields.get(field)))
         if texts:
             told[field] = str(screen_words(guard, field, "\n".join(texts)))

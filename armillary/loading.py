@@ -14,6 +14,7 @@ from typing import Any
 from armillary.adapters import AdapterSource, apply_all, weighted
 from armillary.adapters import merge as fold_in
 from armillary.errors import BadRequest
+from armillary.facts import Facts
 from armillary.guard import Guard, find_guard
 from armillary.layout import Layout
 from armillary.layout.blank import Shown, blank_parts
@@ -21,7 +22,7 @@ from armillary.locate import JSON_FILES, find_device, find_dtype, locate
 from armillary.lowbit import Form, check_form
 from armillary.memory import Mode, check_mode, choose, free_bytes
 from armillary.sequence import Pack, Sample, pack
-from armillary.settle import Facts, Receipt
+from armillary.settle import Receipt
 from armillary.shards import SHARD_LIMIT
 from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts, load_parts, weigh

@@ -9,10 +9,15 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, Field, RootModel
 
-from armillary.settle import Facts
+from armillary.facts import Facts
 
 SYSTEM_IMAGE = "You are a helpful assistant who will generate images from a give prompt."
 SYSTEM_VIDEO = "You are a helpful assistant who will generate videos from a give prompt."
+SYSTEM_EDIT = "You are a helpful assistant who will edit images based on the user's instructions."
+SYSTEM_TRANSFER = (
+    "You are a helpful assistant that generates images or videos following the user's instructions and "
+    "control signals (edge maps, blur, depth, or segmentation)."
+)
 
 VIEWPOINTS: Mapping[str, str] = {
     "ego_view": "This video is captured from a first-person perspective looking at the scene.",
@@ -34,12 +39,18 @@ def with_metadata(
     caption = None if negative else structured(prompt)
     if caption is not None:
         return json.dumps(with_media(caption, frames=frames, fps=fps, height=height, width=width))
-    no = "not " if negative else ""
+    return with_sentences(prompt, frames=frames, fps=fps, height=height, width=width, denied=negative)
+
+
+def with_sentences(
+    text: str, *, frames: int, fps: float, height: int, width: int, denied: bool = False
+) -> str:
+    """Any text followed by its duration (clips only) and resolution sentences, or by their denials."""
+    no = "not " if denied else ""
     what = "image" if frames == 1 else "video"
     sentences = [f"This {what} is {no}of {height}x{width} resolution."]
     if frames > 1:
         sentences.insert(0, f"The video is {no}{frames / fps:.1f} seconds long and is {no}of {fps:.0f} FPS.")
-    text = prompt
     for sentence in sentences:
         text = text.rstrip(".")
         text = f"{text}. {sentence}" if text else sentence

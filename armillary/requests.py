@@ -40,6 +40,21 @@ def _whole_text(value: object) -> object:
     return value
 
 
+def _sound(value: object) -> object:
+    """True, false, or whatever may hold a sound."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError("true, false, or a sound: a file, or an array [channels, samples]")
+    return value
+
+
+def _frame_numbers(value: object) -> object:
+    """Numbers of frames in rising order, each once."""
+    if isinstance(value, list | tuple | set | frozenset | range):
+        numbers = list(cast("list[Any]", value))
+        return tuple(sorted(set(numbers))) if all(type(x) is int for x in numbers) else tuple(numbers)
+    return value
+
+
 def _size(value: object) -> object:
     """(width, height) of "WxH" or of two numbers."""
     if isinstance(value, str):
@@ -64,8 +79,13 @@ Size = Annotated[tuple[Side, Side] | None, BeforeValidator(_size)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Time = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 Times = Annotated[tuple[Time, Time] | None, BeforeValidator(_span)]
+Frame = Annotated[int, Field(ge=0, le=1250)]
+LatentFrames = Annotated[tuple[Frame, ...] | None, BeforeValidator(_frame_numbers), Field(min_length=1)]
 GridName = Literal["native", "stock", "karras"]
 NoiseName = Literal["own", "diffusers"]
+NegativeStyle = Literal["inverse", "same", "plain"]
+Hint = Literal["edge", "blur", "depth", "seg", "wsm"]
+Strength = Literal["very_low", "low", "medium", "high", "very_high"]
 
 
 class Request(BaseModel):
@@ -124,8 +144,39 @@ class ChoiceRequest(DrawRequest):
     wanted: Words = Field("yes", min_length=1, description="how the right answer begins, as text")
 
 
+class Control(BaseModel):
+    """A clip that says how another one moves.
+
+    Edges and blur are computed from the clip, as strongly as asked, unless it is `ready`; of the other kinds
+    it is always the map itself. weight: how much it counts beside other controls, each seen apart.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    clip: Any
+    weight: Number | None = Field(None, ge=0, le=100)
+    strength: Strength | None = None
+    ready: bool = False
+
+    def told(self) -> dict[str, Any]:
+        """What was given of it, as plain JSON."""
+        return {name: shown(getattr(self, name)) for name in sorted(self.model_fields_set)}
+
+
+def _controls(value: object) -> object:
+    """Controls by kind, each with its clip alone or with what belongs to it."""
+    if not isinstance(value, Mapping):
+        return value
+    given = cast("Mapping[str, Any]", value)
+    return {hint: x if isinstance(x, Mapping) else {"clip": x} for hint, x in given.items()}
+
+
+Controls = Annotated[dict[Hint, Control] | None, BeforeValidator(_controls), Field(min_length=1)]
+_KINDS = "edge, blur, depth, seg or wsm, each with a clip, or with clip, weight, strength (very_low, low, "
+
+
 class GenerateRequest(ChoiceRequest):
-    """A picture or a clip from words, continued from a picture or a clip, with or without sound."""
+    """A picture or a clip from words and from whatever is given: pictures, clips, sound, controls."""
 
     task: ClassVar[Task] = "generate"
 
@@ -135,7 +186,24 @@ class GenerateRequest(ChoiceRequest):
     size: Size = Field(None, description="WxH in pixels, such as 64x64; sides 1 to 16384")
     image: Any = Field(None, description="a picture")
     video: Any = Field(None, description="a clip")
-    sound: bool = Field(False, description="true or false")
+    keep: Literal["first", "last"] = Field("last", description="first or last")
+    clean_latents: LatentFrames = Field(None, description="numbers of latent frames, such as [0, 1]")
+    sound: Annotated[Any, BeforeValidator(_sound)] = Field(
+        False, description="true, false, or a sound: a file, or an array [channels, samples]"
+    )
+    edit: Any = Field(None, description="the picture to change")
+    controls: Controls = Field(
+        None, description=_KINDS + "medium, high, very_high) and ready (true or false)"
+    )
+    control_guidance: Number | None = Field(None, ge=0, le=20, description="a number, 0 to 20 (1 is none)")
+    control_interval: Times = Field(
+        None, description="two times, low and high, from 0 (clean) to 1000 (noise)"
+    )
+    chunk: int | None = Field(None, ge=5, le=5001, description="a whole number of frames, 5 to 5001")
+    overlap: int | None = Field(None, ge=1, le=5001, description="a whole number of frames, 1 or more")
+    system: str | None = Field(None, description="text, empty for none")
+    verbatim: bool = Field(False, description="true or false")
+    negative_style: NegativeStyle | None = Field(None, description="inverse, same or plain")
     n: int | None = Field(None, ge=1, le=64, description="a whole number of results, 1 to 64")
 
 
@@ -153,6 +221,7 @@ class ForwardDynamicsRequest(ActRequest):
 
     image: Any = Field(description="the first frame, a picture")
     actions: Any = Field(description="rows of numbers [K, D] in the robot's units")
+    sound: bool = Field(False, description="true or false")
 
 
 class InverseDynamicsRequest(ActRequest):
@@ -170,6 +239,7 @@ class PolicyRequest(ActRequest, ChoiceRequest):
 
     prompt: Words = Field(min_length=1, description="the instruction, as text")
     image: Any = Field(description="what the robot sees now, a picture")
+    state: Any = Field(None, description="numbers [D] in the robot's units")
     decode: bool = Field(True, description="true or false")
 
 

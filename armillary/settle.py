@@ -4,99 +4,27 @@ What comes out is complete: every number is known, and what was filled in or rou
 media nor weights.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from armillary import __version__
 from armillary.errors import BadRequest, nearest
-from armillary.guard import Guard, screen_request
+from armillary.facts import Canvas, Facts, Numbers, Usual
+from armillary.guard import screen_request
+from armillary.modes import check_together, kept_latents, plan_canvas, tuning
 from armillary.requests import (
     ChoiceRequest,
     DrawRequest,
     ForwardDynamicsRequest,
     GenerateRequest,
-    GridName,
     InverseDynamicsRequest,
-    NoiseName,
     PolicyRequest,
     ReasonRequest,
     Request,
     Task,
     shown,
 )
-
-MAX_PIXELS = 1_000_000_000  # of a clip, all frames together
-MAX_LATENTS = 65_536  # of one frame: the attention over them grows with their square
-
-
-@dataclass(frozen=True)
-class Usual:
-    """The numbers of a denoising run that a checkpoint sets for a task unless others are asked for."""
-
-    steps: int
-    guidance: float
-    shift: float | None  # None: the checkpoint's own grid, which has no shift
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What one checkpoint can do, read from its json files and the table of robots."""
-
-    model: str
-    digest: str
-    sees: bool  # has a vision tower
-    draws: bool  # has a video autoencoder
-    sounds: bool  # has a sound port and an audio autoencoder
-    frames: int  # of a clip, if not asked for
-    fps: float
-    size: tuple[int, int]  # (width, height) in pixels
-    time_factor: int  # pixel frames a latent frame
-    space_factor: int  # pixels a latent, on a side
-    image: Usual
-    video: Usual
-    action: Usual
-    kept: int = 5  # frames of a video that a continuation starts with
-    robots: tuple[str, ...] = ()
-    ports: int = 0  # of actions: how many robots the network can tell apart
-    action_width: int = 0  # numbers of an action, at most
-    fixed_steps: bool = False  # a few-step student: its schedule is part of its weights
-    memory: str | None = None  # where it is loaded: the memory mode
-    guard: Guard | None = None  # where it is loaded: what looks at requests and results
-    small: bool = False  # no released checkpoint: it was taught few and simple sentences
-    table: int = 0  # version of the table of defaults
-    starts_from_state: bool = False  # a policy's first row of actions is the robot's state, clean
-    weights: str | None = None  # and how its towers are rounded; None is not at all
-    adapters: tuple[tuple[str, float], ...] = ()  # and what changes them: files, and how strongly each counts
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """A denoising run as it will be made."""
-
-    steps: int
-    guidance: float
-    shift: float | None
-    seed: int
-    grid: GridName | Literal["fixed"] = "native"
-    interval: tuple[float, float] | None = None
-    noise: NoiseName = "own"
-
-    def told(self) -> dict[str, Any]:
-        """What a receipt says of it: not what is as it usually is."""
-        usual = {"interval": None, "noise": "own"}
-        return {k: v for k, v in asdict(self).items() if k not in usual or v != usual[k]}
-
-
-@dataclass(frozen=True)
-class Canvas:
-    """A picture (one frame) or clip as it will be made; width and height in pixels."""
-
-    frames: int
-    fps: float
-    width: int
-    height: int
 
 
 @dataclass(frozen=True)
@@ -156,17 +84,42 @@ def settle_reason(request: ReasonRequest, facts: Facts) -> Receipt:
     return _receipt(request, facts, used)
 
 
-def settle_generate(request: GenerateRequest, facts: Facts) -> tuple[Numbers, Canvas, Receipt]:
-    """Check a picture or clip against a checkpoint and fill in what was left open. Raises BadRequest."""
+def settle_generate(
+    request: GenerateRequest, facts: Facts, *, length: int | None = None
+) -> tuple[Numbers, Canvas, Receipt]:
+    """Check a picture or clip against a checkpoint and fill in what was left open. Raises BadRequest.
+
+    length: frames of the controls.
+    """
     _check_draws(facts)
-    canvas = _canvas(request, facts)
-    numbers = _numbers(request, facts, facts.image if canvas.frames == 1 else facts.video)
-    moving = {"fps": canvas.fps, "sound": request.sound} if canvas.frames > 1 else {}
-    made = {"frames": canvas.frames, **moving, "size": f"{canvas.width}x{canvas.height}"}
+    check_together(request, facts)
+    canvas = plan_canvas(request, facts, length)
+    usual = facts.edit if request.edit is not None else facts.image if canvas.frames == 1 else facts.video
+    made, tuned = _made(request, canvas), tuning(request)
+    if request.controls and tuned:
+        usual = replace(usual, guidance=tuned.guidance)
+        made |= {"controls": {hint: control.told() for hint, control in request.controls.items()}}
+    numbers = replace(
+        _numbers(request, facts, usual),
+        control_guidance=tuned and tuned.control_guidance,
+        control_interval=request.control_interval,
+    )
     judged = _choice(request, facts)
     if judged and request.n is not None:
         raise BadRequest("n", request.n, "a judge keeps one of its candidates; leave n or judge out")
     return numbers, canvas, _receipt(request, facts, request.given | judged | made | numbers.told())
+
+
+def _made(request: GenerateRequest, canvas: Canvas) -> dict[str, Any]:
+    """What a receipt says of the canvas and of what stands on it."""
+    made: dict[str, Any] = {"frames": canvas.frames}
+    if canvas.frames > 1:
+        made |= {"fps": canvas.fps, "sound": request.sound}
+    if len(canvas.starts) > 1:
+        made |= {"chunk": canvas.chunk, "overlap": canvas.overlap}
+    if request.video is not None:
+        made |= {"keep": request.keep, "clean_latents": kept_latents(request)}
+    return made | {"size": f"{canvas.width}x{canvas.height}"}
 
 
 def settle_act(
@@ -180,6 +133,10 @@ def settle_act(
         close, known = " or ".join(nearest(request.domain, facts.robots)), ", ".join(facts.robots)
         raise BadRequest("domain", request.domain, f"no such robot here; nearest: {close}; all: {known}")
     judged = _choice(request, facts) if isinstance(request, ChoiceRequest) else {}
+    if judged and isinstance(request, PolicyRequest) and request.state is not None:
+        raise BadRequest(
+            "state", shown(request.state), "candidates are drawn without one; give it or a judge"
+        )
     numbers = _numbers(request, facts, facts.action)
     return numbers, _receipt(request, facts, request.given | judged | numbers.told())
 
@@ -204,49 +161,6 @@ def _check_draws(facts: Facts) -> None:
         raise BadRequest("model", facts.model, "has no video autoencoder: it only reasons")
 
 
-def _canvas(request: GenerateRequest, facts: Facts) -> Canvas:
-    frames = facts.frames if request.frames is None else request.frames
-    if frames == 1:
-        _check_picture(request, facts)
-    if request.image is not None and request.video is not None:
-        raise BadRequest("video", shown(request.video), "a clip starts from image or video, not from both")
-    if request.sound and not facts.sounds:
-        raise BadRequest("sound", True, f"{facts.model} makes no sound; leave it out")
-    width, height = request.size or facts.size
-    _check_size(width, height, facts.space_factor)
-    made = 1 + math.ceil((frames - 1) / facts.time_factor) * facts.time_factor
-    if request.video is not None and made < facts.kept + facts.time_factor:
-        fewest = facts.kept + facts.time_factor
-        raise BadRequest("frames", frames, f"{facts.kept} are kept of the video; give {fewest} or more")
-    if made * width * height > MAX_PIXELS:
-        most = MAX_PIXELS // (width * height)
-        raise BadRequest("frames", frames, f"at {width}x{height} at most {most} frames fit")
-    return Canvas(made, facts.fps if request.fps is None else request.fps, width, height)
-
-
-def _check_picture(request: GenerateRequest, facts: Facts) -> None:
-    """One frame has no rate and no sound, and nothing is left to draw when it is given."""
-    for name in ("image", "video", "fps", "sound"):
-        value = getattr(request, name)
-        if value is not None and value is not False:
-            message = f"not used for a picture (frames=1); give frames={1 + facts.time_factor} or more"
-            raise BadRequest(name, shown(value), message)
-
-
-def _check_size(width: int, height: int, factor: int) -> None:
-    share = MAX_LATENTS * factor**2 / (width * height)
-    if share < 1:
-        largest = "x".join(str(int(side * math.sqrt(share) / factor) * factor) for side in (width, height))
-        raise BadRequest("size", f"{width}x{height}", f"larger than this model can hold; nearest: {largest}")
-    down, up = (
-        "x".join(str(max(factor, rounding(side / factor) * factor)) for side in (width, height))
-        for rounding in (math.floor, math.ceil)
-    )
-    close = down if down == up else f"{down} or {up}"
-    if close != f"{width}x{height}":
-        raise BadRequest("size", f"{width}x{height}", f"sides are multiples of {factor}; nearest: {close}")
-
-
 def _numbers(request: DrawRequest, facts: Facts, usual: Usual) -> Numbers:
     if facts.fixed_steps:
         for name in ("steps", "guidance", "shift", "grid", "interval", "noise"):
@@ -254,7 +168,7 @@ def _numbers(request: DrawRequest, facts: Facts, usual: Usual) -> Numbers:
                 message = f"{facts.model} was trained for its own {usual.steps} steps; leave it out"
                 raise BadRequest(name, request.given[name], message)
     guidance = usual.guidance if request.guidance is None else request.guidance
-    for name in ("negative", "interval"):
+    for name in ("negative", "negative_style", "interval"):
         if name in request.given and guidance == 1:
             raise BadRequest(name, request.given[name], "guidance 1 ignores it; give more, usually 3 to 7")
     if request.grid == "karras" and request.shift is not None:

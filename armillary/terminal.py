@@ -252,13 +252,6 @@ def tell_receipt(receipt: Mapping[str, Any], *, as_json: bool) -> None:
         say(f"{name}: {value}{remark}")
 
 
-def numbered(path: Path, count: int | None) -> list[Path]:
-    """The files of several results: out-1.png, out-2.png, ...; of one, the path itself."""
-    if count is None:
-        return [path]
-    return [path.with_name(f"{path.stem}-{i + 1}{path.suffix}") for i in range(count)]
-
-
 def tell_written(path: Path, receipt: Mapping[str, Any], *, as_json: bool) -> None:
     """The path of what was written, and for a person what was rounded."""
     if as_json:

@@ -9,87 +9,37 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 
 from armillary.answers import Answer
 from armillary.decode import Sampling
+from armillary.facts import Facts, Numbers
 from armillary.guard import Guard, screen_frames, screen_words
 from armillary.locate import find_dtype
 from armillary.media import Clip
 from armillary.media.decode import PictureSource
 from armillary.media.source import Pixels
 from armillary.memory import Choice
-from armillary.requests import GridName, InverseDynamicsRequest, NoiseName, PolicyRequest, ReasonRequest
+from armillary.options import ActOptions, AnswerOptions, ChoiceOptions, GenerateOptions
+from armillary.requests import InverseDynamicsRequest, PolicyRequest, ReasonRequest
 from armillary.robots import Actions, Robot
-from armillary.settle import Facts, Numbers, Receipt
+from armillary.settle import Receipt
 from armillary.slots import REMEMBERED, SLOTS
 from armillary.step import OnStep, Step
 from armillary.tasks import act
 from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.generate import Made
 from armillary.tasks.generate import generate as draw_clips
+from armillary.tasks.inputs import ClipSource
 from armillary.tasks.judge import Judge, choose_policy
 from armillary.tasks.parts import Parts
-from armillary.tasks.ready import ClipSource, acting, drawing, forward, question
+from armillary.tasks.ready import acting, drawing, forward, question
 from armillary.tasks.reason import Delta, Reasoner, drain, gather
 from armillary.tasks.save import save_parts
 
 ActionSource = Actions | str | os.PathLike[str] | Sequence[Sequence[float]] | np.ndarray[Any, Any]
-
-
-class AnswerOptions(TypedDict, total=False):
-    """How an answer is worded and where it ends; greedy if left out."""
-
-    max_tokens: int | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    repetition_penalty: float | None
-    presence_penalty: float | None
-    stop: list[str] | None
-    seed: int | None
-    n: int | None
-
-
-class DrawOptions(TypedDict, total=False):
-    """How to denoise; what is left out is the checkpoint's own."""
-
-    seed: int | None
-    steps: int | None
-    guidance: float | None
-    shift: float | None
-    negative: str | dict[str, Any] | None
-    grid: GridName | None
-    interval: tuple[float, float] | None
-    noise: NoiseName | None
-
-
-class ChoiceOptions(DrawOptions, total=False):
-    """To draw several, and to keep the one about which the reasoner most likely gives the `wanted` answer
-    ("yes" if left out) to the question `judge`."""
-
-    candidates: int | None
-    judge: str | None
-    wanted: str | None
-
-
-class ActOptions(DrawOptions, total=False):
-    """`prompt` says what is done, in words."""
-
-    prompt: str | None
-
-
-class GenerateOptions(ChoiceOptions, total=False):
-    """What is made (frames=1 is a picture; size is "WxH" or (width, height)) and what it starts from."""
-
-    frames: int | None
-    fps: float | None
-    size: str | tuple[int, int] | None
-    image: PictureSource | None
-    video: ClipSource | None
-    sound: bool | None
 
 
 class _Clock:
@@ -104,7 +54,8 @@ class _Clock:
         return self.on_step(step) if self.on_step else None
 
     def options(self, numbers: Numbers) -> SamplingOptions:
-        return SamplingOptions(**asdict(numbers), on_step=self)
+        strength = 1.0 if numbers.control_guidance is None else numbers.control_guidance
+        return replace(SamplingOptions(**asdict(numbers)), control_guidance=strength, on_step=self)
 
     def seconds(self) -> dict[str, float]:
         return {"denoise": self.stepped - self.started, "decode": time.perf_counter() - self.stepped}
@@ -243,23 +194,22 @@ class World:
         on_step: OnStep | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Clip | list[Clip]:
-        """A picture (frames=1) or a clip from words: alone, from a first `image`, or continuing a `video`.
+        """A picture (frames=1) or a clip from words, and from what is given beside them: see GenerateOptions.
 
         prompt: prose, or a structured caption as a dictionary. frames are rounded up to 4n + 1. A
-        continuation starts with the last 5 frames of its clip and takes its rate. `sound=True` makes sound
-        too. n: a list of so many, drawn together; the i-th is what `seed` + i alone gives. With `candidates`
-        and a `judge` so many are drawn and the reasoner keeps one. `options` are those of GenerateOptions;
+        continuation starts with the last 5 frames of its clip unless told otherwise, and takes its rate;
+        under controls a clip is as long as they are. n: a list of so many, drawn together; the i-th is what
+        `seed` + i alone gives. With `candidates` and a `judge` so many are drawn and the reasoner keeps one.
         `clip.receipt` says what was used, filled in and rounded.
         """
         ready, clock = drawing({"prompt": prompt, "n": n, **options}, self.facts), _Clock(on_step)
         request, receipt, numbers = ready.request, ready.receipt, ready.numbers
         made = draw_clips(
             self.parts,
-            request.prompt,
+            ready.wording,
             canvas=ready.canvas,
             given=ready.given,
-            negative=request.negative or "",
-            sound=request.sound,
+            sound=request.sound is True,
             count=request.candidates or n or 1,
             options=clock.options(numbers),
         )
@@ -276,14 +226,16 @@ class World:
         actions: ActionSource,
         *,
         domain: str | os.PathLike[str] | Robot,
+        sound: bool = False,
         on_step: OnStep | None = None,
         **options: Unpack[ActOptions],
     ) -> Clip:
         """What a camera that sees `image` would see after each action: K + 1 frames, in chunks if need be.
 
-        actions: Actions, their JSON file, or rows [K, D] in the robot's own units.
+        actions: Actions, their JSON file, or rows [K, D] in the robot's own units. sound: with what would be
+        heard.
         """
-        asked = {"image": image, "actions": actions, "domain": domain, **options}
+        asked = {"image": image, "actions": actions, "domain": domain, "sound": sound, **options}
         (ready, actions_KD), clock = forward(asked, self.facts), _Clock(on_step)
         made = act.forward_dynamics(
             self.parts,
@@ -292,6 +244,7 @@ class World:
             ready.body,
             prompt=ready.request.prompt,
             negative=ready.request.negative or "",
+            sound=ready.request.sound,
             options=clock.options(ready.numbers),
         )
         clip = self._clip(made, ready.receipt, clock)
@@ -324,23 +277,25 @@ class World:
         image: PictureSource,
         *,
         domain: str | os.PathLike[str] | Robot,
+        state: Sequence[float] | np.ndarray[Any, Any] | None = None,
         decode: bool = True,
         on_step: OnStep | None = None,
         **options: Unpack[ChoiceOptions],
     ) -> Actions:
         """What a robot that sees `image` should do next; `.clip` is what that would look like.
 
-        `decode=False` leaves the clip out and is quicker. With `candidates` and a `judge`, the actions of
+        state: the robot's numbers [D] now, for models that were trained with them. `decode=False` leaves the
+        clip out and is quicker. With `candidates` and a `judge`, the actions of
         each candidate are imagined by forward dynamics and the reasoner chooses; `.clip` is the chosen one's,
         and the receipt holds every candidate's seed and score.
         """
-        asked = {"prompt": prompt, "image": image, "domain": domain, "decode": decode, **options}
-        ready, clock = acting(PolicyRequest, asked, self.facts), _Clock(on_step)
+        asked = {"prompt": prompt, "image": image, "domain": domain, "state": state, "decode": decode}
+        ready, clock = acting(PolicyRequest, {**asked, **options}, self.facts), _Clock(on_step)
         request, receipt = ready.request, ready.receipt
         case = self.parts, request.prompt, ready.pixels, ready.body
         how: dict[str, Any] = {"negative": request.negative or "", "options": clock.options(ready.numbers)}
         if request.judge is None or request.candidates is None:
-            actions = act.policy(*case, decode_clip=request.decode, **how)
+            actions = act.policy(*case, state=request.state, decode_clip=request.decode, **how)
         else:
             judge = Judge(request.judge, request.wanted)
             actions, choice = choose_policy(*case, judge=judge, count=request.candidates, **how)

@@ -369,22 +369,12 @@ def test_the_page_of_commands_is_what_help_prints_now() -> None:
 
 
 def test_options_are_those_of_the_request() -> None:
-    own = {
-        "adapter",
-        "weights",
-        "context",
-        "guard",
-        "output",
-        "model",
-        "device",
-        "dtype",
-        "memory",
-        "as_json",
-    }
+    own = {"model", "device", "dtype", "memory", "weights", "adapter", "guard"}
+    own |= {"context", "output", "as_json", "sound_file"}
     names = {name: {p.name for p in command.params} - own for name, command in commands().items()}
     assert names["generate"] - {"help"} == set(GenerateRequest.model_fields)
     plural = {"image": "images", "video": "videos"}
-    only_library = {"messages", "repetition_penalty", "presence_penalty"}
+    only_library = {"messages", "n", "repetition_penalty", "presence_penalty"}
     reason = {plural.get(name, name) for name in names["reason"] - {"help"}}
     assert reason == set(ReasonRequest.model_fields) - only_library
 

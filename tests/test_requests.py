@@ -10,6 +10,7 @@ import pytest
 
 from armillary import __version__
 from armillary.errors import BadRequest
+from armillary.facts import Facts, Usual
 from armillary.requests import (
     ForwardDynamicsRequest,
     GenerateRequest,
@@ -19,7 +20,7 @@ from armillary.requests import (
     Request,
     ask,
 )
-from armillary.settle import Facts, Usual, settle_act, settle_generate, settle_reason
+from armillary.settle import settle_act, settle_generate, settle_reason
 
 FACTS = Facts(
     model="small",
@@ -78,6 +79,35 @@ def test_frames_are_rounded_up_to_4n_plus_1_and_both_are_told(asked: int, made: 
     assert receipt.rounded == told
 
 
+@pytest.mark.parametrize(
+    ("options", "starts"),
+    [
+        ({}, [0]),
+        ({"frames": 13}, [0, 4]),  # 9 at once, 5 of them again
+        ({"frames": 21, "overlap": 1}, [0, 8, 16]),
+        ({"frames": 9, "chunk": 5}, [0, 4]),
+        ({"frames": 13, "chunk": 13}, [0]),
+    ],
+)
+def test_longer_clips_are_made_in_chunks_that_overlap(options: dict[str, Any], starts: list[int]) -> None:
+    _, canvas, receipt = generate(**options)
+    assert list(canvas.starts) == starts
+    assert canvas.chunk is not None
+    assert starts[-1] + canvas.chunk >= canvas.frames
+    assert {"chunk", "overlap"} <= receipt.used.keys() if len(starts) > 1 else True
+
+
+def test_a_controlled_clip_is_as_long_as_its_controls_and_guided_by_the_first() -> None:
+    asked = ask(GenerateRequest, {"prompt": "a", "controls": {"seg": "a.mp4"}})
+    numbers, canvas, receipt = settle_generate(asked, replace(FACTS, frames=189), length=100)
+    assert (canvas.frames, canvas.chunk, canvas.overlap) == (100, 93, 1)
+    assert (numbers.guidance, numbers.control_guidance) == (3.0, 2.0)
+    assert receipt.used["control_guidance"] == 2.0
+    assert {"guidance", "control_guidance", "frames", "chunk"} <= set(receipt.defaulted)
+    with pytest.raises(BadRequest, match=r"^frames=101: the controls have 100"):
+        settle_generate(asked.model_copy(update={"frames": 101}), FACTS, length=100)
+
+
 @pytest.mark.parametrize("size", ["832x480", "832X480", (832, 480), [832, 480]])
 def test_a_size_is_width_then_height(size: Any) -> None:
     _, canvas, receipt = generate(size=size)
@@ -112,7 +142,7 @@ def test_a_size_is_width_then_height(size: Any) -> None:
         ({"fps": 0.0}, r"^fps=0\.0: .*nearest: 1$"),
         ({"seed": -1}, "^seed=-1: .*nearest: 0$"),
         ({"seed": 2**63}, "^seed=9223372036854775808"),
-        ({"sound": "yes"}, "^sound='yes'"),
+        ({"sound": 1}, "^sound=1: true, false, or a sound"),
         ({"prompt": 5}, "^prompt=5: text"),
         ({"prompt": "half \ud800"}, "^prompt=.*lone surrogate"),
         ({"prompt": {"subjects": {1, 2}}}, "^prompt=.*plain JSON"),
@@ -121,8 +151,56 @@ def test_a_size_is_width_then_height(size: Any) -> None:
         ({"frames": 1, "image": "a.png"}, r"^image='a\.png': not used for a picture"),
         ({"frames": 1, "video": "a.mp4"}, r"^video='a\.mp4': not used for a picture"),
         ({"frames": 1, "fps": 8}, "^fps=8"),
-        ({"image": "a.png", "video": "a.mp4"}, r"^video='a\.mp4': .*not from both"),
+        ({"image": "a.png", "video": "a.mp4"}, r"^video='a\.mp4': does not go together with image"),
         ({"guidance": 1, "negative": "blur"}, "^negative='blur': guidance 1 ignores it"),
+        ({"guidance": 1, "negative_style": "same"}, "^negative_style='same': guidance 1 ignores it"),
+        ({"guidance": 1, "interval": (0, 500)}, "^interval=.*guidance 1 ignores it"),
+        ({"interval": (500, 100)}, "^interval=.*first time must be below"),
+        ({"interval": (0, 1001)}, "^interval=.*two times"),
+        ({"grid": "karras", "shift": 3.0}, r"^shift=3\.0: the karras grid has none"),
+        ({"grid": "even"}, "^grid='even': native, stock or karras"),
+        ({"noise": "theirs"}, "^noise='theirs': own or diffusers"),
+        ({"keep": "first"}, "^keep='first': says nothing without video"),
+        ({"clean_latents": [0]}, "^clean_latents=.*says nothing without video"),
+        ({"video": "a.mp4", "clean_latents": [0, 3]}, "^clean_latents=.*must be some of 0 to 2"),
+        ({"video": "a.mp4", "clean_latents": [0, 1, 2]}, "^clean_latents=.*but not all"),
+        ({"video": "a.mp4", "clean_latents": []}, "^clean_latents="),
+        ({"video": "a.mp4", "frames": 5}, "^frames=5: 5 are kept of the video; give 9 or more"),
+        ({"edit": "a.png", "image": "b.png"}, "^image='b.png': does not go together with edit"),
+        ({"edit": "a.png", "sound": True}, "^sound=True: does not go together with edit"),
+        ({"edit": "a.png", "frames": 9}, "^frames=9: an edited picture is one"),
+        ({"controls": {"edge": "a.mp4"}, "sound": True}, "^sound=True: does not go together with controls"),
+        ({"controls": {}}, "^controls="),
+        ({"controls": {"pose": "a.mp4"}}, "^controls=.*edge, blur, depth, seg or wsm"),
+        ({"controls": {"edge": {"clip": "a.mp4", "strength": "huge"}}}, "^controls=.*very_low"),
+        (
+            {"controls": {"depth": {"clip": "a.mp4", "strength": "low"}}},
+            r"^controls\.depth\.strength='low': only edge",
+        ),
+        (
+            {"controls": {"depth": {"clip": "a.mp4", "ready": True}}},
+            r"^controls\.depth\.ready=True: always is",
+        ),
+        (
+            {"controls": {"edge": {"clip": "a.mp4", "weight": 2}}},
+            r"^controls\.edge\.weight=2.*one control alone",
+        ),
+        (
+            {"controls": {hint: {"clip": "a.mp4", "weight": 0} for hint in ("edge", "blur")}},
+            "^controls=.*one of the weights must be above 0",
+        ),
+        ({"control_guidance": 2.0}, r"^control_guidance=2\.0: says nothing without controls"),
+        (
+            {"controls": {"edge": "a.mp4"}, "control_guidance": 1, "control_interval": (0, 500)},
+            "^control_interval=.*control_guidance 1 ignores it",
+        ),
+        ({"chunk": 6}, r"^chunk=6: must be 4n \+ 1; nearest: 5 or 9"),
+        ({"chunk": 13}, "^chunk=13: only 9 frames are made"),
+        ({"overlap": 1}, "^overlap=1: all 9 frames are drawn at once"),
+        ({"frames": 21, "overlap": 2}, r"^overlap=2: must be 4n \+ 1; nearest: 1 or 5"),
+        ({"frames": 21, "overlap": 9}, "^overlap=9: 9 frames are drawn at once; give 5 or fewer"),
+        ({"frames": 1, "chunk": 5}, "^chunk=5: not used for a picture"),
+        ({"n": 0}, "^n=0: .*nearest: 1"),
     ],
 )
 def test_what_cannot_be_generated_is_refused_by_name(options: dict[str, Any], named: str) -> None:
@@ -148,6 +226,10 @@ def test_a_caption_given_as_a_dictionary_is_read_as_json() -> None:
         ({"fixed_steps": True}, {"steps": 35}, "^steps=35: small was trained for its own 35 steps"),
         ({"fixed_steps": True}, {"guidance": 6.0}, "^guidance="),
         ({"fixed_steps": True}, {"shift": 5.0}, "^shift="),
+        ({"fixed_steps": True}, {"grid": "stock"}, "^grid="),
+        ({"fixed_steps": True}, {"noise": "diffusers"}, "^noise="),
+        ({"fixed_steps": True}, {"edit": "a.png"}, "^edit='a.png': small was trained to few steps without"),
+        ({"fixed_steps": True}, {"controls": {"edge": "a.mp4"}}, "^controls=.*few steps without"),
     ],
 )
 def test_what_a_checkpoint_lacks_is_refused(

@@ -22,6 +22,8 @@ ALL_FILES = [
 LAYERS = (
     ("errors", "names"),
     ("guard", "requests", "shards"),
+    ("facts",),
+    ("modes",),
     ("settle",),
     ("media", "sequence"),
     ("answers", "attention", "lowbit", "robots", "sim", "step"),
@@ -31,8 +33,9 @@ LAYERS = (
     ("decode",),
     ("slots",),
     ("memory", "prompts"),
+    ("wording",),
     ("tasks",),
-    ("layout", "plan", "train"),
+    ("layout", "options", "plan", "train"),
     ("world",),
     ("loading",),
     ("doctor", "eval"),
@@ -42,7 +45,13 @@ LAYERS = (
     ("cli",),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
-IMPORTED_BY = {"sim": {"cli", "eval", "train"}, "train": {"cli"}, "serve": {"cli"}, "eval": {"cli"}, "doctor": {"cli"}}
+IMPORTED_BY = {
+    "sim": {"cli", "eval", "train"},
+    "train": {"cli"},
+    "serve": {"cli"},
+    "eval": {"cli"},
+    "doctor": {"cli"},
+}
 SIM_IMPORTS = {"sim", "media", "requests", "errors"}
 EXTRAS = {
     "pymunk": {"sim"},

@@ -16,6 +16,7 @@ from armillary.errors import BadRequest, Cancelled
 from armillary.loading import load, validate
 from armillary.locate import locate
 from armillary.media import Clip, read_receipt
+from armillary.options import ActOptions, AnswerOptions, ChoiceOptions, GenerateOptions
 from armillary.requests import (
     ForwardDynamicsRequest,
     GenerateRequest,
@@ -27,7 +28,7 @@ from armillary.requests import (
 from armillary.robots import Actions, robot
 from armillary.step import Step
 from armillary.tasks.ready import read_facts
-from armillary.world import ActOptions, AnswerOptions, ChoiceOptions, GenerateOptions, World
+from armillary.world import World
 from tests.random_pocket import random_pocket
 
 RANDOM = np.random.default_rng(0)
@@ -62,7 +63,7 @@ def test_facts_come_from_the_folders_own_files(world: World, folder: Path) -> No
     assert facts.draws
     assert facts.sounds
     assert (facts.frames, facts.fps, facts.size) == (9, 8.0, (64, 64))
-    assert (facts.time_factor, facts.space_factor, facts.kept) == (4, 8, 5)
+    assert (facts.time_factor, facts.space_factor, facts.sound_rate) == (4, 8, 16000)
     assert facts.video.shift == 4.5  # of the scheduler file
     assert "tabletop" in facts.robots
     assert "av" not in facts.robots  # 9 columns where this checkpoint holds 4
@@ -259,7 +260,7 @@ def test_a_continuation_takes_the_end_and_the_rate_of_its_clip(world: World, tmp
         ({"video": Clip(CLIP.frames[:4], 8.0)}, "^video=.*has 4 frames; a continuation needs 5"),
         ({"video": CLIP, "fps": 24}, r"^video\.fps=8\.0: 24 frames a second are asked for"),
         ({"video": CLIP, "frames": 5}, "^frames=5: 5 are kept of the video; give 9"),
-        ({"image": PICTURE, "video": CLIP}, "^video=.*not from both"),
+        ({"image": PICTURE, "video": CLIP}, "^video=.*does not go together with image"),
         ({"image": "missing.png"}, "^image='missing.png'"),
         ({"image": np.zeros((4, 4), np.float32)}, "^image="),
         ({"size": "60x64"}, "^size='60x64': sides are multiples of 8; nearest: 56x64 or 64x64"),
@@ -287,18 +288,6 @@ def test_returning_false_cancels_at_that_step(world: World) -> None:
     with pytest.raises(Cancelled):
         world.generate("x", frames=1, steps=5, on_step=stop)
     assert seen == [1, 2]
-
-
-@pytest.mark.parametrize("options", [{"frames": 1}, {"sound": True, "guidance": 3.0, "noise": "diffusers"}])
-def test_several_at_once_are_each_what_they_are_alone(world: World, options: Any) -> None:
-    several = world.generate("a red disc", n=3, steps=2, seed=7, size="16x16", **options)
-    assert [clip.receipt["used"]["seed"] for clip in several] == [7, 8, 9]
-    for i, clip in enumerate(several):
-        alone = world.generate("a red disc", steps=2, seed=7 + i, size="16x16", **options)
-        assert np.abs(clip.frames.astype(int) - alone.frames).max() <= 1
-        if clip.sound is not None and alone.sound is not None:
-            np.testing.assert_allclose(clip.sound, alone.sound, atol=1e-5)
-    assert not np.array_equal(several[0].frames, several[1].frames)
 
 
 # -- acting

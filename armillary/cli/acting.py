@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from armillary import terminal
-from armillary.cli.app import asked, load_world, needs_no_weights, request
+from armillary.cli.app import asked, asked_world, needs_no_weights, request
+from armillary.cli.options import read_numbers
 from armillary.requests import ForwardDynamicsRequest, InverseDynamicsRequest, PolicyRequest
 from armillary.terminal import drawing, note
 
@@ -19,6 +20,7 @@ def forward_dynamics(
     actions: Annotated[Path, typer.Option(help="A JSON file: rows of numbers, one row a frame to come.")],
     domain: terminal.Domain,
     output: terminal.ClipOut = None,
+    sound: Annotated[bool, typer.Option("--sound", help="With sound that fits.")] = False,
     prompt: terminal.Doing = None,
     negative: terminal.Negative = None,
     seed: terminal.Seed = None,
@@ -43,19 +45,11 @@ def forward_dynamics(
     armillary forward-dynamics --image now.png --actions actions.json --domain tabletop -o out.mp4
     """
     options = asked(context, ForwardDynamicsRequest)
-    where = partial(terminal.clip_path, output, picture=False, sound=False)
+    where = partial(terminal.clip_path, output, picture=False, sound=sound)
     if needs_no_weights(context, "forward_dynamics", options, where):
         return
     path = where()
-    world = load_world(
-        model,
-        device=device,
-        dtype=dtype,
-        memory=memory,
-        weights=weights,
-        adapter=adapter,
-        guard=context.params["guard"],
-    )
+    world = asked_world(context)
     with drawing("imagining") as on_step:
         clip = world.forward_dynamics(**options, on_step=on_step)
     clip.save(path)
@@ -95,15 +89,7 @@ def inverse_dynamics(
     where = partial(terminal.check_json, output)
     if needs_no_weights(context, "inverse_dynamics", options, where):
         return
-    world = load_world(
-        model,
-        device=device,
-        dtype=dtype,
-        memory=memory,
-        weights=weights,
-        adapter=adapter,
-        guard=context.params["guard"],
-    )
+    world = asked_world(context)
     with drawing("looking") as on_step:
         actions = world.inverse_dynamics(**options, on_step=on_step)
     terminal.give_actions(actions, output, as_json=as_json)
@@ -116,6 +102,9 @@ def policy(
     image: terminal.NeededImage,
     domain: terminal.Domain,
     output: terminal.JsonOut = None,
+    state: Annotated[
+        str | None, typer.Option(help="The robot's numbers now, such as 0.1,0.2, for models that take them.")
+    ] = None,
     candidates: terminal.Candidates = None,
     judge: terminal.Judge = None,
     wanted: terminal.Wanted = None,
@@ -148,19 +137,11 @@ def policy(
       --judge "Which way does the red disc go?" --wanted left
     """
     options = asked(context, PolicyRequest)
-    options |= {"prompt": instruction, "decode": clip is not None}
+    options |= {"prompt": instruction, "state": read_numbers(state), "decode": clip is not None}
     where = partial(terminal.check_action_files, output, clip)
     if needs_no_weights(context, "policy", options, where):
         return
-    world = load_world(
-        model,
-        device=device,
-        dtype=dtype,
-        memory=memory,
-        weights=weights,
-        adapter=adapter,
-        guard=context.params["guard"],
-    )
+    world = asked_world(context)
     with drawing("deciding") as on_step:
         actions = world.policy(**options, on_step=on_step)
     if clip and actions.clip:

@@ -64,7 +64,7 @@ def request(command: Callable[P, None]) -> Callable[P, None]:
 def asked(context: typer.Context, request: "type[Request]") -> dict[str, Any]:
     """The options of a command that are fields of its request and were given: both have the same names."""
     given = {name: value for name, value in context.params.items() if name in request.model_fields}
-    return {name: value for name, value in given.items() if value not in (None, []) and value is not False}
+    return {name: value for name, value in given.items() if value not in (None, ()) and value is not False}
 
 
 def needs_no_weights(
@@ -102,6 +102,12 @@ def _explain(task: str, options: dict[str, Any], given: dict[str, Any]) -> None:
         terminal.say_json({"path": output and str(output), "rows": layout.rows()})
     else:
         terminal.say(layout.table() if output is None else str(output))
+
+
+def asked_world(context: typer.Context) -> "World":
+    """The world that the options of a request name."""
+    names = ("model", "device", "dtype", "memory", "weights", "adapter", "guard")
+    return load_world(**{name: context.params[name] for name in names})
 
 
 def load_world(model: str, *, adapter: list[str] | None, **how: Any) -> "World":

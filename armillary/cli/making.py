@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from armillary import terminal
-from armillary.cli.app import asked, load_world, needs_no_weights, request
+from armillary.cli import options
+from armillary.cli.app import asked, asked_world, needs_no_weights, request
 from armillary.requests import GenerateRequest
 from armillary.terminal import drawing, note, say, say_json
 
@@ -53,15 +54,7 @@ def reason(
     if needs_no_weights(context, "reason", options, partial(terminal.check_json, output)):
         return
     answer = None
-    world = load_world(
-        model,
-        device=device,
-        dtype=dtype,
-        memory=memory,
-        weights=weights,
-        adapter=adapter,
-        guard=context.params["guard"],
-    )
+    world = asked_world(context)
     for delta in world.reason(stream=True, **options):
         if not as_json and not output:
             say(delta.text, end="")
@@ -82,21 +75,29 @@ def generate(
     context: typer.Context,
     prompt: Annotated[str, typer.Argument(help="What to show.", show_default=False)],
     output: terminal.ClipOut = None,
+    frames: options.Frames = None,
+    fps: options.Fps = None,
+    size: options.Size = None,
     image: terminal.Image = None,
-    video: Annotated[Path | None, typer.Option(help="A clip file; its end is continued.")] = None,
-    frames: Annotated[
-        int | None,
-        typer.Option(help="1 makes a picture; others become 4n+1, rounded up.  [default: the model's]"),
-    ] = None,
-    fps: Annotated[float | None, typer.Option(help="Frames a second.  [default: the model's]")] = None,
-    size: Annotated[
-        str | None, typer.Option(help="WxH in pixels, such as 64x64.  [default: the model's]")
-    ] = None,
-    sound: Annotated[bool, typer.Option("--sound", help="With sound that fits.")] = False,
+    video: options.Video = None,
+    keep: options.Keep = None,
+    clean_latents: options.CleanLatents = None,
+    sound: options.Sound = False,
+    sound_file: options.SoundFile = None,
+    edit: options.Edit = None,
+    controls: options.Controls = None,
+    control_guidance: options.ControlGuidance = None,
+    control_interval: options.ControlInterval = None,
+    chunk: options.Chunk = None,
+    overlap: options.Overlap = None,
+    n: options.Count = None,
     candidates: terminal.Candidates = None,
     judge: terminal.Judge = None,
     wanted: terminal.Wanted = None,
     negative: terminal.Negative = None,
+    negative_style: options.NegativeStyle = None,
+    system: options.System = None,
+    verbatim: options.Verbatim = False,
     seed: terminal.Seed = None,
     steps: terminal.Steps = None,
     guidance: terminal.Guidance = None,
@@ -104,9 +105,6 @@ def generate(
     grid: terminal.Grid = None,
     interval: terminal.Interval = None,
     noise: terminal.Noise = None,
-    n: Annotated[
-        int | None, typer.Option("-n", help="So many, seeds counting up, in files out-1.mp4, out-2.mp4, ...")
-    ] = None,
     model: terminal.Model = "pocket",
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
@@ -116,34 +114,20 @@ def generate(
     guard: terminal.Guarding = None,
     as_json: terminal.Json = False,
 ) -> None:
-    """Make a picture or a clip from words.
-
-    --image gives the first frame; --video gives a clip to continue.
+    """Make a picture or a clip from words and from what is given beside them.
 
     \b
     armillary generate "a red disc rolls right and hits the wall" --sound -o out.mp4
-    armillary generate "a green square on the table" --frames 1 -o out.png
-    armillary generate "the disc rolls on" --image first.png --seed 7 -o out.mp4
+    armillary generate "a marble table" --control edge=clip.mp4 --seed 7 -o out.mp4
     armillary generate "a red disc slides right" --candidates 4 \\
       --judge "Which way does the red disc slide?" --wanted right -o out.mp4
     """
-    options = asked(context, GenerateRequest)
-    where = partial(terminal.clip_path, output, picture=frames == 1, sound=sound)
-    if needs_no_weights(context, "generate", options, where):
+    given = asked(context, GenerateRequest) | options.read_given(controls, sound_file)
+    still, heard = frames == 1 or edit is not None, "sound" in given
+    where = partial(terminal.clip_path, output, picture=still, sound=heard)
+    if needs_no_weights(context, "generate", given, where):
         return
-    path = where()
-    world = load_world(
-        model,
-        device=device,
-        dtype=dtype,
-        memory=memory,
-        weights=weights,
-        adapter=adapter,
-        guard=context.params["guard"],
-    )
+    path, world = where(), asked_world(context)
     with drawing("generating") as on_step:
-        made = world.generate(**options, on_step=on_step)
-    clips = [made] if n is None else made
-    for name, clip in zip(terminal.numbered(path, n), clips, strict=True):
-        clip.save(name)
-        terminal.tell_written(name, clip.receipt, as_json=as_json)
+        made = world.generate(**given, on_step=on_step)
+    options.save_clips(path, made, as_json=as_json)

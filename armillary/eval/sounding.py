@@ -20,8 +20,8 @@ from armillary.sim.physics import FPS, Floats
 from armillary.sim.recording import Kind
 from armillary.sim.scenes import Episode
 from armillary.tasks.frames import require_video
-from armillary.tasks.generate import require_audio
 from armillary.tasks.segments import Latents
+from armillary.tasks.sounds import require_audio
 
 _FRAME = 1.0 / FPS  # seconds
 _SHARP = 0.03  # seconds from its collision within which the autoencoder must keep an onset

@@ -46,7 +46,7 @@ MAX_SOUND_S = 3600.0
 
 # Named, because other formats may run programs (EPS) or fetch other files (playlists).
 PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
-CLIP_FORMATS = "mov,matroska,webm,avi,gif,mpegts,mpeg,flv,ogg"
+CLIP_FORMATS = "mov,matroska,webm,avi,gif,mpegts,mpeg,flv,ogg,wav,mp3,flac,aac"
 ORIENTATION_TAG = 0x0112
 
 
@@ -191,7 +191,7 @@ def read_clip(
     chosen = _choose(len(timeline.pts), indices, max_frames)
     frames = _decode(source, field, timeline, chosen)
     start_s = float(int(timeline.pts[0]) * timeline.base)
-    heard, sample_rate = _decode_sound(source, field, start_s) if sound else (None, None)
+    heard, sample_rate = decode_sound(source, field, start_s) if sound else (None, None)
     return ClipIn(frames, timeline.seconds(chosen), timeline.fps, heard, sample_rate)
 
 
@@ -348,7 +348,7 @@ def _display_turn(frame: "VideoFrame", field: str) -> Turn:
     raise BadRequest(field, [a, b, c, d], "the clip is turned by an angle that is no multiple of 90 degrees")
 
 
-def _decode_sound(source: FileSource, field: str, start_s: float) -> tuple[Sound | None, int | None]:
+def decode_sound(source: FileSource, field: str, start_s: float) -> tuple[Sound | None, int | None]:
     """The first sound track [C, N] and its rate, on the clock of the frames: sample 0 is heard at `start_s`.
 
     The container's edit list takes off the encoder's run-in; the last packet's duration ends its run-out.

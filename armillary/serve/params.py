@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from armillary.errors import BadRequest, nearest
+from armillary.facts import Facts
 from armillary.robots import ROBOTS
 from armillary.serve.schemas import Drawing, VideosRequest
 from armillary.serve.service import given, one_of
-from armillary.settle import Facts
 
 NAMES = {
     "steps": "num_inference_steps",

@@ -33,6 +33,7 @@ from armillary.tasks.frames import Placement, check_frames, decode, encode, fini
 from armillary.tasks.generate import Made
 from armillary.tasks.parts import Parts
 from armillary.tasks.segments import TIME_FACTOR, Latents
+from armillary.tasks.sounds import hear, join, require_audio, samples, silent
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,16 @@ def forward_dynamics(
     *,
     prompt: str = "",
     negative: str = "",
+    sound: bool = False,
     options: SamplingOptions,
 ) -> Made:
     """What a camera that sees `image` (uint8 [H, W, 3]) would see after each action [K, D]: K + 1 frames.
 
-    Actions are in the robot's units, any number of them. Raises as `generate` does.
+    Actions are in the robot's units, any number of them. sound: with what would be heard.
+    Raises as `generate` does.
     """
-    return roll_out(parts, image, [actions], robot, prompt=prompt, negative=negative, options=options)[0]
+    how: dict[str, Any] = {"prompt": prompt, "negative": negative, "sound": sound, "options": options}
+    return roll_out(parts, image, [actions], robot, **how)[0]
 
 
 def roll_out(
@@ -112,6 +116,7 @@ def roll_out(
     *,
     prompt: str = "",
     negative: str = "",
+    sound: bool = False,
     options: SamplingOptions,
 ) -> list[Made]:
     """Forward dynamics of several rows of actions from one picture, all [K, D], in one pack.
@@ -138,6 +143,7 @@ def roll_out(
                 actions_KD=torch.from_numpy(rows_KD).to(parts.device),
                 clean_actions=range(robot.chunk),
                 domain=robot.domain,
+                sound_SL=silent(parts, robot.chunk + 1, robot.fps) if sound else None,
             )
             for start, rows_KD in zip(starts, rows, strict=True)
         ]
@@ -150,9 +156,21 @@ def roll_out(
             starts = [job.started(made_THW3[-1:], placement) for made_THW3 in made]
     tokens = count_tokens(runs[0][0], contexts, parts)
     return [
-        Made(np.concatenate(some)[: count + 1], robot.fps, drawn, tokens)
+        _with_sound(parts, Made(np.concatenate(some)[: count + 1], robot.fps, drawn, tokens), robot.chunk)
         for some, drawn in zip(frames, zip(*runs, strict=True), strict=True)
     ]
+
+
+def _with_sound(parts: Parts, made: Made, chunk: int) -> Made:
+    """The clip with the sound that was drawn beside it, if any was; chunks share one frame."""
+    drawn = [x.sound_SL for x in made.latents if x.sound_SL is not None]
+    if not drawn:
+        return made
+    audio, fps = require_audio(parts), made.fps
+    heard = [hear(audio, sound_SL, samples(audio, chunk + 1, fps)) for sound_SL in drawn]
+    starts = [samples(audio, i * chunk, fps) for i in range(len(drawn))]
+    sound_CN = join(heard, starts, samples(audio, len(made.frames), fps))
+    return replace(made, sound=sound_CN, sample_rate=audio.sample_rate)
 
 
 def inverse_dynamics(

@@ -11,7 +11,7 @@ from typing import Literal
 from armillary.tasks.denoise import few_steps
 from armillary.weights import Checkpoint
 
-DrawTask = Literal["image", "video", "forward_dynamics", "inverse_dynamics", "policy"]
+DrawTask = Literal["image", "edit", "video", "forward_dynamics", "inverse_dynamics", "policy"]
 VERSION = 1  # of this table, noted in receipts; it goes up with every number that changes
 SCHEDULER = "scheduler/scheduler_config.json"
 SMALL = 1024  # no released checkpoint is narrower
@@ -39,6 +39,12 @@ _IMAGE = {
     "distilled": Defaults(4, 1.0, None, 1, 24.0, 1024, 1024),
     "small": Defaults(10, 3.0, None, 1, 8.0, 64, 64),
 }
+_EDIT = {  # height and width: the longer side
+    "full": Defaults(35, 6.0, 5.0, 1, 24.0, 512, 512),
+    "edge": Defaults(35, 6.0, 5.0, 1, 24.0, 512, 512),
+    "distilled": Defaults(4, 1.0, None, 1, 24.0, 512, 512),
+    "small": Defaults(10, 3.0, None, 1, 8.0, 64, 64),
+}
 _VIDEO = {
     "full": Defaults(35, 6.0, 10.0, 189, 24.0, 720, 1280),
     "edge": Defaults(35, 6.0, 3.0, 121, 24.0, 480, 832),
@@ -56,7 +62,7 @@ _ACTION = {
 
 def defaults(checkpoint: Checkpoint, task: DrawTask) -> Defaults:
     """The defaults of a task; reads the checkpoint's json files only."""
-    rows = {"image": _IMAGE, "video": _VIDEO}.get(task, _ACTION)
+    rows = {"image": _IMAGE, "edit": _EDIT, "video": _VIDEO}.get(task, _ACTION)
     row = rows[family(checkpoint, task)]
     if task == "video":
         row = replace(row, fps=float(checkpoint.traits.base_fps))  # the image-to-video models count in 16ths

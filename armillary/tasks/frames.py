@@ -110,6 +110,11 @@ def check_frames(frames: Any, field: str, *, still: bool = False) -> Pixels:
 
 def cover(frames_THW3: Pixels, height: int, width: int, device: torch.device) -> Tensor:
     """Frames [T, 3, height, width] in [-1, 1]: aspect kept, centre cut out, colours whole again."""
+    return fit(frames_THW3, height, width, device) / 127.5 - 1
+
+
+def fit(frames_THW3: Pixels, height: int, width: int, device: torch.device) -> Tensor:
+    """As `cover`, in whole numbers from 0 to 255."""
     x_T3HW = torch.tensor(frames_THW3, device=device).permute(0, 3, 1, 2).float()
     had_height, had_width = x_T3HW.shape[2:]
     scale = max(width / had_width, height / had_height)
@@ -117,7 +122,7 @@ def cover(frames_THW3: Pixels, height: int, width: int, device: torch.device) ->
     x_T3HW = F.interpolate(x_T3HW, size, mode="bilinear", align_corners=False, antialias=True)
     top, left = round((size[0] - height) / 2), round((size[1] - width) / 2)
     x_T3HW = x_T3HW[:, :, top : top + height, left : left + width]
-    return x_T3HW.round().clamp(0, 255) / 127.5 - 1
+    return x_T3HW.round().clamp(0, 255)
 
 
 def encode(video: WanVAE, frames_T3HW: Tensor) -> Tensor:
@@ -128,8 +133,18 @@ def encode(video: WanVAE, frames_T3HW: Tensor) -> Tensor:
 
 def decode(video: WanVAE, latents_Zthw: Tensor) -> Pixels:
     """Frames uint8 [T, H, W, 3] of normalised latents."""
+    return to_pixels(decode_frames(video, latents_Zthw))
+
+
+def decode_frames(video: WanVAE, latents_Zthw: Tensor) -> Tensor:
+    """Frames [T, 3, H, W] in [-1, 1] of normalised latents, unrounded."""
     frames_3THW = finite(video.decode(latents_Zthw[None])[0].float(), "decoding the video")
-    return ((frames_3THW / 2 + 0.5) * 255).round().to(torch.uint8).permute(1, 2, 3, 0).cpu().numpy()
+    return frames_3THW.movedim(1, 0)
+
+
+def to_pixels(frames_T3HW: Tensor) -> Pixels:
+    """Frames in [-1, 1] as uint8 [T, H, W, 3]."""
+    return ((frames_T3HW / 2 + 0.5) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
 
 
 def finite(values: Tensor, stage: str) -> Tensor:

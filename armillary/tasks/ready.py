@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-import numpy as np
-
+from armillary.codecs.audio_vae import AudioVAEConfig
 from armillary.errors import BadRequest, nearest
-from armillary.media import Clip, ClipIn, probe, read_clip, read_picture
-from armillary.media.source import FileSource, Pixels
+from armillary.facts import Canvas, Facts, Numbers, Usual
+from armillary.media import read_picture
+from armillary.media.source import Pixels
 from armillary.requests import (
     ForwardDynamicsRequest,
     GenerateRequest,
@@ -27,27 +27,18 @@ from armillary.requests import (
     shown,
 )
 from armillary.robots import ROBOTS, Actions, Floats, Robot, robot
-from armillary.settle import (
-    Canvas,
-    Facts,
-    Numbers,
-    Receipt,
-    Usual,
-    settle_act,
-    settle_generate,
-    settle_reason,
-)
+from armillary.settle import Receipt, settle_act, settle_generate, settle_reason
 from armillary.tasks.act import check_body
 from armillary.tasks.defaults import VERSION, DrawTask, defaults, is_small
 from armillary.tasks.denoise import few_steps
 from armillary.tasks.frames import check_frames
-from armillary.tasks.generate import NOTHING, Given
+from armillary.tasks.generate import Given
+from armillary.tasks.inputs import all_frames, fit_facts, picture, rate, read_given, require_rate
 from armillary.tasks.parts import require_listed
 from armillary.weights import Checkpoint
+from armillary.wording import Wording
 
-ClipSource = FileSource | Clip | ClipIn | Pixels
 Act = TypeVar("Act", ForwardDynamicsRequest, InverseDynamicsRequest, PolicyRequest)
-RATE_TOLERANCE = 0.01  # 29.97 and 30 frames a second are taken for the same
 ENDS = 65536  # bytes at each end of a weight file that a digest reads
 
 
@@ -59,6 +50,7 @@ def read_facts(name: str, folder: Path) -> Facts:
         require_listed(checkpoint)
         traits, config, vae = checkpoint.traits, checkpoint.config, checkpoint.part("vae")
         clip, width = defaults(checkpoint, "video"), traits.action_dim or 0 if traits.action_gen else 0
+        heard = AudioVAEConfig.from_dict(checkpoint.part("sound_tokenizer") or {})
         time_factor = int((vae or {}).get("scale_factor_temporal", 4))
         return Facts(
             model=name,
@@ -74,7 +66,10 @@ def read_facts(name: str, folder: Path) -> Facts:
             image=_usual(checkpoint, "image"),
             video=_usual(checkpoint, "video"),
             action=_usual(checkpoint, "policy"),
-            kept=time_factor + 1,
+            sound_rate=heard.sampling_rate,
+            sound_channels=heard.channels,
+            edit=_usual(checkpoint, "edit"),
+            edit_side=defaults(checkpoint, "edit").width,
             robots=tuple(r.name for r in ROBOTS.values() if r.domain < config.domains and _fits(r, width)),
             ports=config.domains,
             action_width=width,
@@ -136,6 +131,13 @@ class Drawing:
     given: Given
     receipt: Receipt
 
+    @property
+    def wording(self) -> Wording:
+        """The prompt and what is done with it."""
+        asked = self.request
+        style = asked.negative_style or ("plain" if asked.verbatim else "inverse")
+        return Wording(asked.prompt, asked.negative or "", style, asked.system, asked.verbatim)
+
 
 @dataclass(frozen=True, eq=False)
 class Acting(Generic[Act]):
@@ -158,7 +160,7 @@ def question(options: Mapping[str, Any], facts: Facts) -> tuple[ReasonRequest, R
     for i, source in enumerate(request.images):
         content.append({"type": "image", "image": read_picture(source, field=f"images[{i}]")})
     for i, source in enumerate(request.videos):
-        _rate(source, f"videos[{i}]")
+        rate(source, f"videos[{i}]")
         content.append({"type": "video", "video": source})
     content.append({"type": "text", "text": request.prompt})
     return request, receipt, [{"role": "user", "content": content}]
@@ -177,14 +179,10 @@ def _lists(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drawing(options: Mapping[str, Any], facts: Facts) -> Drawing:
-    request, given = ask(GenerateRequest, options), NOTHING
-    if request.image is not None and request.video is None:
-        given = Given(image=_picture(request.image))
-    elif request.video is not None and request.image is None:
-        facts = replace(facts, fps=_continued_rate(request, facts))
-        given = Given(video=check_frames(_last_frames(request.video, facts.kept), "video"))
-    numbers, canvas, receipt = settle_generate(request, facts)
-    return Drawing(request, numbers, canvas, given, receipt)
+    request = ask(GenerateRequest, options)
+    facts, length = fit_facts(request, facts)
+    numbers, canvas, receipt = settle_generate(request, facts, length=length)
+    return Drawing(request, numbers, canvas, read_given(request, facts, canvas), receipt)
 
 
 def acting(kind: type[Act], options: Mapping[str, Any], facts: Facts) -> Acting[Act]:
@@ -197,10 +195,12 @@ def acting(kind: type[Act], options: Mapping[str, Any], facts: Facts) -> Acting[
     body = own or robot(request.domain)
     check_body(body, ports=facts.ports, room=facts.action_width)
     receipt = replace(receipt, used={**receipt.used, "fps": body.fps, "contract": body.digest})
+    if isinstance(request, PolicyRequest) and request.state is not None:
+        body.check([request.state], field="state")
     if not isinstance(request, InverseDynamicsRequest):
-        return Acting(request, numbers, body, _picture(request.image), receipt)
-    _require_rate(_rate(request.video, "video"), body.fps, f"{body.name} acts {body.fps:g} times a second")
-    return Acting(request, numbers, body, check_frames(_all_frames(request.video), "video"), receipt)
+        return Acting(request, numbers, body, picture(request.image), receipt)
+    require_rate(rate(request.video, "video"), body.fps, f"{body.name} acts {body.fps:g} times a second")
+    return Acting(request, numbers, body, check_frames(all_frames(request.video), "video"), receipt)
 
 
 def _own_robot(domain: Any) -> Robot | None:
@@ -246,53 +246,3 @@ def checker(task: str) -> Callable[[Mapping[str, Any], Facts], Receipt]:
     if task not in checks:
         raise BadRequest("task", task, f"nearest are {' or '.join(nearest(task, checks))}")
     return checks[task]
-
-
-def _continued_rate(request: GenerateRequest, facts: Facts) -> float:
-    """Frames a second of a continuation: those of its clip."""
-    found = _rate(request.video, "video")
-    if request.fps is not None:
-        _require_rate(found, request.fps, f"{request.fps:g} frames a second are asked for")
-    return found or facts.fps
-
-
-def _require_rate(found: float | None, wanted: float, why: str) -> None:
-    """Frames without a rate are taken to have the one that is wanted."""
-    if found is not None and abs(found / wanted - 1) > RATE_TOLERANCE:
-        raise BadRequest("video.fps", round(found, 3), f"{why}; bring the clip to that rate")
-
-
-def _picture(source: Any) -> Pixels:
-    picture_HW3 = read_picture(source)
-    check_frames(picture_HW3, "image", still=True)
-    return picture_HW3
-
-
-def _rate(source: ClipSource, field: str) -> float | None:
-    """Frames a second of a clip; None for bare frames. Raises BadRequest for what is no clip."""
-    if isinstance(source, Clip | ClipIn):
-        return source.fps
-    if isinstance(source, np.ndarray):
-        check_frames(source, field)
-        return None
-    return probe(source, field=field).fps
-
-
-def _all_frames(source: ClipSource) -> Pixels:
-    if isinstance(source, Clip | ClipIn):
-        return source.frames
-    return source if isinstance(source, np.ndarray) else read_clip(source).frames
-
-
-def _last_frames(source: ClipSource, count: int) -> Pixels:
-    """The frames that a continuation starts with; of a file, no others are decoded."""
-    is_file = not isinstance(source, Clip | ClipIn | np.ndarray)
-    length = probe(source).frames if is_file else len(_all_frames(source))
-    if length < count:
-        raise BadRequest(
-            "video",
-            shown(source),
-            f"has {length} frames; a continuation needs {count} or more, or give an image",
-        )
-    chosen = range(length - count, length)
-    return read_clip(source, indices=chosen).frames if is_file else _all_frames(source)[-count:]

@@ -7,13 +7,14 @@ import torch
 from PIL import Image, ImageDraw
 from torch import nn
 
+from armillary.facts import Canvas
 from armillary.media.draw import font
-from armillary.settle import Canvas
 from armillary.tasks.defaults import defaults
 from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.generate import generate
 from armillary.tasks.parts import Parts
 from armillary.train.layout import Pocket
+from armillary.wording import Wording
 
 SIZE, FPS, LINE = 64, 8.0, 14
 PICTURES = ("a red disc at the left", "a blue disc at the top and a green square at the bottom right")
@@ -42,4 +43,5 @@ def _drawn(parts: Parts, prompt: str, frames: int) -> np.ndarray[tuple[int, ...]
     row = defaults(parts.checkpoint, "image" if frames == 1 else "video")
     options = SamplingOptions(row.steps, row.guidance)
     with torch.no_grad():
-        return generate(parts, prompt, canvas=Canvas(frames, FPS, SIZE, SIZE), options=options).frames
+        made = generate(parts, Wording(prompt), canvas=Canvas(frames, FPS, SIZE, SIZE), options=options)
+    return made[0].frames

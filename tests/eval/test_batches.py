@@ -11,8 +11,8 @@ from armillary.eval.acting import drawn_actions, forward_many, wanted_act
 from armillary.eval.batches import Asked, answer_many, decode_clips, decode_sounds, draw_many, wanted_clip
 from armillary.eval.bench import Bench, contact_sheet, telling
 from armillary.eval.making import blank, started
+from armillary.facts import Canvas
 from armillary.robots import robot
-from armillary.settle import Canvas
 from armillary.sim import episode
 from armillary.tasks import act
 from armillary.tasks.defaults import DrawTask, defaults

@@ -10,13 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
+from armillary.facts import Canvas
 from armillary.robots import robot
-from armillary.settle import Canvas
 from armillary.tasks.act import forward_dynamics, inverse_dynamics, policy
 from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.frames import TIERS
 from armillary.tasks.generate import Given, Made, generate
 from armillary.tasks.parts import Parts, load_parts
+from armillary.wording import Wording
 
 KINDS = ("nano", "edge")
 PROMPT, NEGATIVE = "a red disc rolls right", "blurred"
@@ -107,10 +108,8 @@ GENERATE: dict[str, tuple[tuple[int, int, int], Given]] = {
 def test_generation(parts: Parts, theirs: Diffusers, case: str, guidance: float) -> None:
     (frames, height, width), given = GENERATE[case]
     canvas = Canvas(frames=frames, fps=10.0, width=width, height=height)
-    negative = NEGATIVE if guidance != 1 else ""
-    ours = generate(
-        parts, PROMPT, canvas=canvas, given=given, negative=negative, options=options(parts, guidance)
-    )[0]
+    words = Wording(PROMPT, NEGATIVE if guidance != 1 else "")
+    ours = generate(parts, words, canvas=canvas, given=given, options=options(parts, guidance))[0]
     conditions: dict[str, Any] = {}
     if given.image is not None:
         conditions = {"image": Image.fromarray(given.image)}
@@ -137,7 +136,7 @@ def test_generation(parts: Parts, theirs: Diffusers, case: str, guidance: float)
 def test_a_clip_with_sound(parts: Parts, theirs: Diffusers, guidance: float) -> None:
     canvas = Canvas(frames=9, fps=24.0, width=48, height=32)
     given, run = Given(image=picture(32, 48)), options(parts, guidance)
-    ours = generate(parts, PROMPT, canvas=canvas, given=given, sound=True, options=run)[0]
+    ours = generate(parts, Wording(PROMPT), canvas=canvas, given=given, sound=True, options=run)[0]
     size = {"num_frames": 9, "height": 32, "width": 48}
     image = Image.fromarray(picture(32, 48))
     want = theirs(**size, image=image, fps=24.0, guidance_scale=guidance, enable_sound=True)

@@ -10,13 +10,14 @@ import torch
 
 import armillary
 from armillary.decode import Sampling
-from armillary.settle import Canvas
+from armillary.facts import Canvas
 from armillary.sim.scenes import episode
 from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.generate import generate
 from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts, load_parts
 from armillary.tasks.reason import stop_tokens
+from armillary.wording import Wording
 from tests.decoding import decode
 
 POCKET = Path(armillary.__file__).parent / "pocket" / "checkpoint"
@@ -57,7 +58,8 @@ def test_diffusers_makes_our_frames_and_sound_from_equal_noise(
         prompt, num_inference_steps=STEPS, guidance_scale=2.0, enable_sound=sound, generator=generator, **size
     )
     options = SamplingOptions(STEPS, 2.0, seed=SEED, noise="diffusers")
-    ours = generate(parts, prompt, canvas=Canvas(frames, 8.0, 64, 64), sound=sound, options=options)
+    canvas = Canvas(frames, 8.0, 64, 64)
+    ours = generate(parts, Wording(prompt), canvas=canvas, sound=sound, options=options)[0]
     want = np.stack([np.asarray(f) for f in theirs.video]).astype(int)
     assert ours.frames.shape == want.shape
     assert np.abs(ours.frames.astype(int) - want).max() <= 1

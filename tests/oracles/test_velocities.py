@@ -1,6 +1,7 @@
 """Velocities of every task's layout against diffusers' transformer; positions and time as published."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,11 @@ LAYOUTS = {
     "continuation": Latents(vision(4), 30.0, (0, 1)),
     "clip with sound": Latents(vision(3), 24.0, sound_SL=random(6, 9, seed=1)),
     "first frame with sound": Latents(vision(3), 15.0, (0,), sound_SL=random(6, 9, seed=1)),
+    "given sound": Latents(vision(3), 24.0, (0,), sound_SL=random(6, 9, seed=1), clean_sound=True),
+    "edited picture": Latents(vision(1), 24.0, reference=random(4, 1, 4, 6, seed=3)),
+    "two controls": Latents(
+        vision(3), 15.0, controls=(random(4, 3, 4, 6, seed=3), random(4, 3, 4, 6, seed=4))
+    ),
     "forward dynamics": Latents(
         vision(2), 5.0, (0,), actions_KD=random(4, 7, seed=2), clean_actions=range(4), domain=7
     ),
@@ -74,6 +80,10 @@ def theirs(pipeline: Any, latents: Latents, sample: Sample) -> Latents:
         sound = pipeline._prepare_sound_segment(latents.sound_SL, start, fps, length, "cpu")
         layout |= {**sound, "sound_tokens": [latents.sound_SL]}
         layout["sound_timesteps"] = torch.full((sound["sound_len"],), TIME)
+        if latents.clean_sound:
+            none = torch.zeros(0, dtype=torch.long)
+            layout |= {"sound_noisy_frame_indexes": [none], "sound_mse_loss_indexes": none}
+            layout["sound_timesteps"] = torch.zeros(0)
         positions.append(sound["sound_mrope_ids"])
         length += sound["sound_len"]
     if latents.actions_KD is not None:
@@ -97,15 +107,34 @@ def theirs(pipeline: Any, latents: Latents, sample: Sample) -> Latents:
             sequence_length=length,
             return_dict=False,
         )
-    vision_1ZThw, sound_SL, actions_KD = (None if x is None else x[0] for x in out)
-    return Latents(vision_1ZThw[0], latents.fps, sound_SL=sound_SL, actions_KD=actions_KD)
+    vision_1ZThw, sound_SL, actions_KD = (None if x is None else x[-1] for x in out)
+    return replace(latents, vision_ZThw=vision_1ZThw[0], sound_SL=sound_SL, actions_KD=actions_KD)
 
 
 def _vision(pipeline: Any, latents: Latents, start: int, length: int) -> dict[str, Any]:
-    tokens, clean = latents.vision_ZThw[None], list(latents.clean_frames)
-    layout = pipeline._prepare_vision_segment(tokens, bool(clean), start, latents.fps, length, "cpu", clean)
-    times = torch.full((layout["num_noisy_vision_tokens"],), TIME)
-    return {**layout, "vision_tokens": [tokens], "vision_timesteps": times}
+    """Every picture and clip in one vision segment, as the modular blocks for transfer lay them out."""
+    items: list[tuple[Tensor, list[int], int]] = [
+        (x, list(range(x.shape[1])), start) for x in latents.controls
+    ]
+    if latents.reference is not None:
+        items.append((latents.reference, [0], start))
+    items.append((latents.vision_ZThw, list(latents.clean_frames), start + (latents.reference is not None)))
+    laid: list[dict[str, Any]] = []
+    for x, clean, place in items:
+        laid.append(
+            pipeline._prepare_vision_segment(x[None], bool(clean), place, latents.fps, length, "cpu", clean)
+        )
+        length += laid[-1]["num_vision_tokens"]
+    both: dict[str, Any] = {
+        "vision_mrope_ids": torch.cat([x["vision_mrope_ids"] for x in laid], dim=1),
+        "num_vision_tokens": sum(x["num_vision_tokens"] for x in laid),
+    }
+    for name in ("vision_sequence_indexes", "vision_mse_loss_indexes"):
+        both[name] = torch.cat([x[name] for x in laid])
+    for name in ("vision_token_shapes", "vision_noisy_frame_indexes"):
+        both[name] = [entry for x in laid for entry in x[name]]
+    times = torch.full((sum(x["num_noisy_vision_tokens"] for x in laid),), TIME)
+    return {**both, "vision_tokens": [x[None] for x, _, _ in items], "vision_timesteps": times}
 
 
 CASES = [("nano", name) for name in LAYOUTS]

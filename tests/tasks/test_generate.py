@@ -11,8 +11,8 @@ import torch
 
 from armillary.codecs.wan_vae import WanVAE
 from armillary.errors import BadRequest, Cancelled
+from armillary.facts import Canvas
 from armillary.flow import native_grid
-from armillary.settle import Canvas
 from armillary.shards import write_json
 from armillary.step import Step
 from armillary.tasks.defaults import defaults
@@ -21,6 +21,7 @@ from armillary.tasks.frames import Placement, cover
 from armillary.tasks.generate import Given, Made, generate
 from armillary.tasks.parts import Parts, load_parts
 from armillary.weights import Checkpoint
+from armillary.wording import Wording
 from tests.random_pocket import random_pocket
 
 CLIP, PICTURE = Canvas(5, 8.0, 16, 16), Canvas(1, 8.0, 16, 16)
@@ -37,8 +38,14 @@ def pixels(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
 
 
-def make(parts: Parts, canvas: Canvas = CLIP, options: SamplingOptions = QUICK, **others: Any) -> Made:
-    return generate(parts, "a red disc", canvas=canvas, options=options, **others)[0]
+def make(
+    parts: Parts,
+    canvas: Canvas = CLIP,
+    options: SamplingOptions = QUICK,
+    negative: str = "",
+    **others: Any,
+) -> Made:
+    return generate(parts, Wording("a red disc", negative), canvas=canvas, options=options, **others)[0]
 
 
 @pytest.mark.parametrize(("asked", "made"), [(1, 1), (2, 5), (5, 5), (6, 9)])

@@ -10,9 +10,9 @@ import torch
 
 import armillary
 from armillary.codecs.sight import POCKET_CLIPS, POCKET_PICTURES
+from armillary.facts import Canvas
 from armillary.media import Clip
 from armillary.robots import robot
-from armillary.settle import Canvas
 from armillary.sim.scenes import episode
 from armillary.tasks import act, generate
 from armillary.tasks.denoise import SamplingOptions
