@@ -335,12 +335,13 @@ def _sampling(request: ReasonRequest) -> Sampling:
 
 def _screened_answers(deltas: Iterator[Delta], guard: Guard) -> Iterator[Delta]:
     """Deltas held back until the guard has seen every whole answer. Raises Blocked."""
-    held: list[Delta] = []
-    for delta in deltas:
-        if delta.answer is not None:
-            answer = delta.answer
-            told = str(screen_words(guard, "output", f"{answer.thinking}\n{answer.text}"))
-            said = {**answer.receipt, "guard": {**answer.receipt["guard"], "output": told}}
-            delta = replace(delta, answer=replace(answer, receipt=said))
-        held.append(delta)
-    return iter(held)
+    return iter([screened(delta, guard) for delta in deltas])
+
+
+def screened(delta: Delta, guard: Guard) -> Delta:
+    """A piece of an answer; the last, which holds the whole, has been seen by the guard. Raises Blocked."""
+    if delta.answer is None:
+        return delta
+    told = str(screen_words(guard, "output", f"{delta.answer.thinking}\n{delta.answer.text}"))
+    said = {**delta.answer.receipt, "guard": {**delta.answer.receipt["guard"], "output": told}}
+    return replace(delta, answer=replace(delta.answer, receipt=said))

@@ -9,40 +9,49 @@ from armillary import terminal
 from armillary.cli.app import app, load_world
 from armillary.terminal import guarded, say
 
+Served = Annotated[str, typer.Argument(help="pocket, a folder, or a hub name.")]
+Host = Annotated[str, typer.Option(help="The address to listen on.")]
+Port = Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)]
+Key = Annotated[
+    str | None, typer.Option(envvar="ARMILLARY_API_KEY", help="Ask for this key on every route but /health.")
+]
+KeyFile = Annotated[Path | None, typer.Option(help="A file of such keys, one a line.")]
+Open = Annotated[bool, typer.Option("--open-to-all", help="Listen on a public address without a key.")]
+Root = Annotated[Path | None, typer.Option(help="Read file: references below this folder.")]
+Allowed = Annotated[
+    list[str] | None, typer.Option(help="Fetch pictures and clips from this host; may be repeated.")
+]
+Robot = Annotated[str | None, typer.Option(help="The robot that is meant where a request names none.")]
+Kept = Annotated[
+    Path | None, typer.Option(help="Where jobs and uploads are kept.  [default: ~/.local/state/armillary]")
+]
+Hours = Annotated[float, typer.Option(help="How long they are kept.", min=0.01)]
+Body = Annotated[int, typer.Option(help="Largest request, in MiB.", min=1)]
+Tokens = Annotated[int, typer.Option(help="Longest answer, in tokens.", min=1)]
+
 
 @app.command()
 @guarded
 def serve(
-    model: Annotated[str, typer.Argument(help="pocket, a folder, or a hub name.")] = "pocket",
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8000,
-    api_key: Annotated[
-        str | None,
-        typer.Option(envvar="ARMILLARY_API_KEY", help="Ask for this key on every route but /health."),
-    ] = None,
-    api_key_file: Annotated[Path | None, typer.Option(help="A file of such keys, one a line.")] = None,
-    open_to_all: Annotated[
-        bool, typer.Option("--open-to-all", help="Listen on a public address without a key.")
-    ] = False,
-    root: Annotated[Path | None, typer.Option(help="Read file: references below this folder.")] = None,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="Fetch pictures and clips from this host; may be repeated.")
-    ] = None,
-    domain: Annotated[
-        str | None, typer.Option(help="The robot that is meant where a request names none.")
-    ] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="Where jobs and uploads are kept.  [default: ~/.local/state/armillary]"),
-    ] = None,
-    keep_hours: Annotated[float, typer.Option(help="How long they are kept.", min=0.01)] = 24,
-    max_body: Annotated[int, typer.Option(help="Largest request, in MiB.", min=1)] = 64,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.", min=1)] = 4096,
+    model: Served = "pocket",
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    api_key: Key = None,
+    api_key_file: KeyFile = None,
+    open_to_all: Open = False,
+    root: Root = None,
+    allow_host: Allowed = None,
+    domain: Robot = None,
+    folder: Kept = None,
+    keep_hours: Hours = 24,
+    max_body: Body = 64,
+    max_tokens: Tokens = 4096,
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
     memory: terminal.Memory = None,
     weights: terminal.Weights = None,
     adapter: terminal.Adapter = None,
+    guard: terminal.Guarding = None,
 ) -> None:
     """Serve a model: an OpenAI-shaped API, robots on a web socket.
 
@@ -70,7 +79,9 @@ def serve(
         keep_s=keep_hours * 3600,
     )
     with listen(host, port) as sock:
-        world = load_world(model, device=device, dtype=dtype, memory=memory, weights=weights, adapter=adapter)
+        world = load_world(
+            model, adapter=adapter, device=device, dtype=dtype, memory=memory, weights=weights, guard=guard
+        )
         address, taken = sock.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
         run(create_app(world, settings), sock, lambda: say(f"http://{shown}:{taken}"))

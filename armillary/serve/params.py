@@ -44,7 +44,6 @@ PLAIN = {
 """Extra parameters that say exactly what an option of the library says."""
 
 ONLY: Mapping[str, tuple[Any, str]] = {
-    "guardrails": (False, "this server has no guardrails to ask"),
     "use_system_prompt": (True, "the model is always given the system prompt that it was trained with"),
     "max_sequence_length": (None, "prompts are never cut"),
     "deterministic_seed": (True, "every seed is"),
@@ -80,7 +79,7 @@ def draw_options(body: Drawing) -> dict[str, Any]:
 def wanted(body: VideosRequest, facts: Facts) -> Wanted:
     """What a request for a clip asks of the world."""
     options = {name: value for name, value in draw_options(body).items() if name not in ("image", "video")}
-    task, extra = _extra(body.extra_params or {})
+    task, extra = _extra(body.extra_params or {}, facts)
     for name, value in extra.items():
         if name in options and options[name] != value:
             raise BadRequest(f"extra_params.{name}", value, "is said twice, and not the same")
@@ -100,7 +99,7 @@ def _references(body: VideosRequest) -> dict[str, Any]:
     )
 
 
-def _extra(extra: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _extra(extra: Mapping[str, Any], facts: Facts) -> tuple[str, dict[str, Any]]:
     """The task that extra parameters name, and its options."""
     found, task = dict[str, Any](), "generate"
     for name, value in extra.items():
@@ -110,10 +109,12 @@ def _extra(extra: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             found[PLAIN[name]] = value
         elif name == "domain_id":
             found |= _domain(value)
+        elif name == "guardrails":
+            _check_guard(value, facts)
         elif name in ONLY:
             _check_only(name, value)
         else:
-            close = " or ".join(nearest(name, [*PLAIN, *ONLY, "action_mode", "domain_id"]))
+            close = " or ".join(nearest(name, [*PLAIN, *ONLY, "action_mode", "domain_id", "guardrails"]))
             raise BadRequest(f"extra_params.{name}", value, f"there is no such option here; nearest: {close}")
     return task, found
 
@@ -129,6 +130,13 @@ def _check_only(name: str, value: object) -> None:
     legal, why = ONLY[name]
     if legal is not None and value is not legal:
         raise BadRequest(f"extra_params.{name}", value, f"{why}; leave it out")
+
+
+def _check_guard(value: object, facts: Facts) -> None:
+    """Whether a guard looks on is for the server to say, not for a request."""
+    if value is not (facts.guard is not None):
+        has = "always looks on" if facts.guard else "is not there"
+        raise BadRequest("extra_params.guardrails", value, f"this server's guard {has}; leave it out")
 
 
 def _domain(value: object) -> dict[str, Any]:

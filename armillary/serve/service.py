@@ -20,7 +20,7 @@ from armillary.serve.settings import Settings
 from armillary.serve.worker import Busy, Talk, Ticket, Told, Worker
 from armillary.step import OnStep
 from armillary.tasks.reason import Delta, Reasoner
-from armillary.world import World
+from armillary.world import World, screened
 
 Result = TypeVar("Result")
 TOO_MUCH = "too much is waiting; try again later"
@@ -86,10 +86,16 @@ class Service:
             self.worker.talk(talk)
         except Busy:
             raise HTTPException(503, TOO_MUCH, {"Retry-After": "5"}) from None
+        guard, held = self.world.facts.guard, list[Delta]()
         try:
             while (piece := await told.get()) is not None:
                 if isinstance(piece, BaseException):
                     raise piece
+                if guard is None:
+                    yield piece
+                else:  # nothing leaves before the guard has seen all of it
+                    held.append(await run_in_threadpool(screened, piece, guard))
+            for piece in held:
                 yield piece
         finally:
             talk.stopped = True

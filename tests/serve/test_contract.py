@@ -2,6 +2,7 @@
 
 import base64
 import io
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import numpy as np
@@ -56,6 +57,102 @@ def test_a_stream_joins_to_the_whole_answer_with_usage(live: Live, picture: np.n
     joined = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert joined == whole.choices[0].message.content
     assert chunks[-1].usage == whole.usage
+
+
+def test_several_answers_are_those_of_seeds_that_count_up(live: Live) -> None:
+    asked = {"model": "pocket", "messages": [{"role": "user", "content": QUESTION}], "temperature": 2.0}
+    three = live.openai().chat.completions.create(**asked, n=3, seed=5)
+    alone = [live.openai().chat.completions.create(**asked, seed=5 + i) for i in range(3)]
+    assert [c.message.content for c in three.choices] == [a.choices[0].message.content for a in alone]
+    assert three.usage.completion_tokens == sum(a.usage.completion_tokens for a in alone)
+
+
+def test_what_waits_beside_others_is_answered_as_alone(live: Live, world: World, picture: np.ndarray) -> None:
+    """Eight clients at once, each with its own seed and task, against the library one after the other."""
+    client = live.openai()
+
+    def chat(seed: int) -> object:
+        messages = [{"role": "user", "content": f"{QUESTION} {seed}"}]
+        made = client.chat.completions.create(model="pocket", messages=messages, temperature=1.0, seed=seed)
+        return made.choices[0].message.content
+
+    def draw(seed: int) -> object:
+        made = client.images.generate(prompt="a disc", extra_body={"seed": seed, "num_inference_steps": 2})
+        return read_picture(base64.b64decode(made.data[0].b64_json)).tolist()
+
+    with ThreadPoolExecutor(8) as clients:
+        said = [clients.submit((chat, draw)[seed % 2], seed) for seed in range(16)]
+        told = [s.result() for s in said]
+    for seed in range(0, 16, 2):
+        assert told[seed] == world.reason(f"{QUESTION} {seed}", temperature=1.0, seed=seed).text
+        drawn = world.generate("a disc", frames=1, steps=2, seed=seed + 1)
+        assert told[seed + 1] == drawn.frames[0].tolist()
+
+
+def test_responses_answer_what_chat_answers(live: Live, picture: np.ndarray) -> None:
+    client, shown = live.openai(), data_uri(picture)
+    content = [{"type": "input_image", "image_url": shown}, {"type": "input_text", "text": "Describe this."}]
+    asked = {"model": "pocket", "input": [{"role": "user", "content": content}]}
+    whole = client.responses.create(**asked)
+    chat = [{"type": "image_url", "image_url": {"url": shown}}, {"type": "text", "text": "Describe this."}]
+    same = client.chat.completions.create(model="pocket", messages=[{"role": "user", "content": chat}])
+    assert whole.status == "completed"
+    assert whole.output_text == same.choices[0].message.content
+    events = list(client.responses.create(**asked, stream=True))
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
+    assert events[-1].response.output_text == whole.output_text
+    assert [e.sequence_number for e in events] == list(range(len(events)))
+    cut = client.responses.create(**asked, max_output_tokens=2)
+    assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+
+
+def test_a_picture_is_made_in_a_chat_that_asks_for_one(live: Live, world: World) -> None:
+    made = live.openai().chat.completions.create(
+        model="pocket",
+        messages=[{"role": "user", "content": "a green square"}],
+        modalities=["image"],
+        seed=7,
+        extra_body={"num_inference_steps": 2},
+    )
+    url = made.choices[0].message.content[0]["image_url"]["url"]
+    pixels = read_picture(base64.b64decode(url.removeprefix("data:image/png;base64,")))
+    assert (pixels == world.generate("a green square", frames=1, steps=2, seed=7).frames[0]).all()
+
+
+def test_uploads_are_named_in_later_requests(live: Live, picture: np.ndarray) -> None:
+    client = live.openai()
+    content = base64.b64decode(data_uri(picture).partition(",")[2])
+    kept = client.files.create(file=("a.png", content), purpose="vision")
+    assert client.files.content(kept.id).content == content
+    assert kept.id in [f.id for f in client.files.list()]
+    part = {"type": "image_url", "image_url": {"url": kept.id}}
+    messages = [{"role": "user", "content": [part, {"type": "text", "text": QUESTION}]}]
+    assert client.chat.completions.create(model="pocket", messages=messages).choices[0].message.content
+    assert client.files.delete(kept.id).deleted
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model="pocket", messages=messages)
+
+
+def test_actions_are_those_of_the_library(live: Live, world: World) -> None:
+    push = episode("push", 0, split="test")
+    asked = {"task": "policy", "domain": "tabletop", "prompt": push.instruction, "clip": False, "seed": 2}
+    with live.http() as http:
+        made = http.post("/v1/actions", json={**asked, "image": data_uri(push.picture())}).json()
+        form = [(name, (None, str(value))) for name, value in asked.items()]
+        png = base64.b64decode(data_uri(push.picture()).partition(",")[2])
+        same = http.post("/v1/actions", files=[*form, ("image", ("a.png", png))]).json()
+    alone = world.policy(push.instruction, push.picture(), domain="tabletop", decode=False, seed=2)
+    assert made["action"]["data"] == same["action"]["data"] == alone.values.tolist()
+    assert made["action"]["digest"] == alone.digest
+    assert made["clip"] is None
+
+
+def test_metrics_count_what_was_asked(live: Live) -> None:
+    with live.http() as http:
+        http.get("/health")
+        told = http.get("/metrics").text
+    assert 'armillary_requests_total{method="GET",route="/health",status="200"}' in told
+    assert "armillary_tokens_total" in told
 
 
 def test_an_image_is_the_one_the_library_makes(live: Live, world: World) -> None:
