@@ -193,15 +193,10 @@ def test_an_answer_streams_as_text(world: FakeWorld, run: Run, capsys: Captured)
     assert asked["stop"] == ["x"]
 
 
-def test_an_answer_is_written_where_it_should_be(world: FakeWorld, run: Run, capsys: Captured) -> None:
-    assert run("reason", "Where?", "-o", "answer.json") == 0
-    assert capsys.readouterr().out == "answer.json\n"
-    assert json.loads(Path("answer.json").read_text())["text"] == "at the left"
-
-
-def test_an_answer_as_json_has_its_boxes(world: FakeWorld, run: Run, capsys: Captured) -> None:
-    assert run("reason", "Where?", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+@pytest.mark.parametrize("written", [False, True])
+def test_an_answer_as_json_has_its_boxes(world: FakeWorld, run: Run, capsys: Captured, written: bool) -> None:
+    assert run("reason", "Where?", *(("-o", "answer.json") if written else ("--json",))) == 0
+    told = json.loads(Path("answer.json").read_text() if written else capsys.readouterr().out)
     assert told["text"] == "at the left"
     assert told["boxes"] == [{"x1": 1, "y1": 2, "x2": 3, "y2": 4, "label": "disc"}]
     assert told["receipt"] == RECEIPT

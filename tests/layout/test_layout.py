@@ -77,17 +77,18 @@ def test_a_question_shows_what_is_seen_between_the_words(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = armillary.explain("reason", folder, prompt="Where?", images=[PICTURE], videos=[CLIP])
-    contexts: list[Any] = []
-    world = armillary.load(folder)
+    world, packs, real = armillary.load(folder), list[Pack](), Network.read
 
-    def read(self: Network, pack: Pack, *_: Any) -> None:
-        contexts.append(pack)
-        raise Stopped
+    def read(self: Network, pack: Pack, *others: Any) -> Any:
+        packs.append(pack)
+        return real(self, pack, *others)
 
     monkeypatch.setattr(Network, "read", read)
-    with pytest.raises(Stopped):
-        world.reason("Where?", images=[PICTURE], videos=[CLIP])
-    assert shown.rows() == Layout.of(contexts[0], task="reason", model="", margin=0).rows()
+    world.reason("Where?", images=[PICTURE], videos=[CLIP], max_tokens=1)  # it is read in pieces
+    positions_3A = np.concatenate([pack.positions_3A.numpy() for pack in packs], axis=1)
+    assert np.array_equal(np.concatenate([run.positions_3N for run in shown.runs], axis=1), positions_3A)
+    seen = sum(len(visual.rows_V) for pack in packs if (visual := pack.visual()))
+    assert seen == sum(len(run) for run in shown.runs if run.kind == "seen")
     assert {run.kind for run in shown.runs} == {"text", "seen"}
 
 
