@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 CODE := armillary tests examples benchmarks docs/commands.py docs/card.py
 WORKERS ?= 2
 
-.PHONY: demo test check fix docs bench pocket
+.PHONY: demo test check fix docs bench bench-memory full-size pocket
 
 demo: .venv/.demo
 	$(BIN)/python examples/demo.py
@@ -40,6 +40,12 @@ pocket: .venv/.demo
 bench: .venv/.demo
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/interactive.py
+
+bench-memory: .venv/.demo
+	$(BIN)/python benchmarks/memory.py
+
+full-size: .venv/.demo
+	$(BIN)/python benchmarks/full_size.py
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python3" >&2; exit 1; }

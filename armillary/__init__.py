@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from armillary.answers import Answer
     from armillary.errors import BadRequest, Cancelled
-    from armillary.loading import convert, explain, load, validate
+    from armillary.loading import convert, explain, load, plan, validate
     from armillary.media.clip import Clip
     from armillary.robots import Actions, robot
     from armillary.step import Step
@@ -28,6 +28,7 @@ __all__ = [
     "convert",
     "explain",
     "load",
+    "plan",
     "robot",
     "validate",
 ]
@@ -43,6 +44,7 @@ _HOMES = {
     "convert": "armillary.loading",
     "explain": "armillary.loading",
     "load": "armillary.loading",
+    "plan": "armillary.loading",
     "robot": "armillary.robots",
     "validate": "armillary.loading",
 }

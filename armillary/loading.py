@@ -13,6 +13,7 @@ from typing import Any
 
 from armillary.adapters import AdapterSource, apply_all, weighted
 from armillary.adapters import merge as fold_in
+from armillary.budget import Job, Plan, lay, work
 from armillary.errors import BadRequest
 from armillary.facts import Facts
 from armillary.guard import Guard, find_guard
@@ -119,17 +120,56 @@ def explain(task: str, source: str | os.PathLike[str] = "pocket", **options: Any
 
     Of a task in several runs it is the first. Raises the BadRequest that the call itself would raise.
     """
+    name, parts, given = _prepared(task, source, options)
+    return Layout.of(given, task=task, model=name, margin=parts.checkpoint.config.margin)
+
+
+def plan(
+    task: str,
+    source: str | os.PathLike[str] = "pocket",
+    *,
+    memory: Mode | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    weights: Form | None = None,
+    **options: Any,
+) -> Plan:
+    """What `World.<task>(**options)` will take in every memory mode; no weights are read.
+
+    memory, device, dtype, weights: as for `load`. Of a task in several runs it is the first. Raises the
+    BadRequest that the call itself would raise.
+    """
+    check_mode(memory)
+    check_form(weights)
+    where = find_device(device)
+    kind = find_dtype(dtype, where)
+    receipt = checker(task)(options, read_facts(*locate(source, files=JSON_FILES)))
+    name, parts, given = _prepared(task, source, options)
+    weighed = weigh(parts.checkpoint, kind, weights)
+    job = Job.of(parts, given, receipt.used)
+    mapped = where.type == "cpu" and parts.checkpoint.dtype == kind and weights is None
+    return Plan(
+        task,
+        name,
+        choose(weighed, free_bytes(where), memory),
+        job.tokens,
+        work(job),
+        lay(job, weighed, itemsize=kind.itemsize, mapped=mapped),
+    )
+
+
+def _prepared(
+    task: str, source: str | os.PathLike[str], options: Mapping[str, Any]
+) -> tuple[str, Parts, Pack]:
+    """The name of a checkpoint, its parts without weights, and the pack that a request becomes."""
     checker(task)  # it exists
     name, folder = locate(source, files=JSON_FILES)
     facts = read_facts(name, folder)
     with describing(folder):
         parts = blank_parts(folder)
-    given = (
-        _given_context(parts, facts, options)
-        if task == "reason"
-        else _given_pack(parts, facts, task, options)
-    )
-    return Layout.of(given, task=task, model=name, margin=parts.checkpoint.config.margin)
+    if task == "reason":
+        return name, parts, _given_context(parts, facts, options)
+    return name, parts, _given_pack(parts, facts, task, options)
 
 
 def _given_context(parts: Parts, facts: Facts, options: Mapping[str, Any]) -> Pack:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from armillary.weights import Checkpoint, build_network, check, fill, is_time, r
 
 Module = TypeVar("Module", bound=nn.Module)
 Mode = Literal["resident", "tower", "stream"]
-MODES: tuple[Mode, ...] = ("resident", "tower", "stream")  # the fastest first
+MODES = cast("tuple[Mode, ...]", get_args(Mode))  # the fastest first
 SHARE = 0.8  # of the free memory that weights may take; the rest is for what is computed with them
 FAULT = 4096  # bytes of a page of the operating system: touching one byte of each reads a mapped tensor
 
@@ -42,7 +42,7 @@ def check_mode(memory: str | None) -> None:
 
 @dataclass(eq=False)
 class _Page:
-    """A module on loan, where its tensors lie, and the page of its group that is called next."""
+    """A module on loan, where its tensors lie, and the next page of its group and kind."""
 
     module: nn.Module
     found: Stored
@@ -54,7 +54,7 @@ class Keeper:
     """Loads modules for one memory mode, and in other modes than "resident" lends them their weights.
 
     "tower": pages leave when one of another group is called. "stream": each leaves when any other is called,
-    and while it computes the next of its group is read by a thread of its own.
+    and while it computes the next block of its tower is read by a thread of its own.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Keeper:
             page = _Page(part, own, group)
             self._send_away(page)
             part.register_forward_pre_hook(partial(self._bring, page))
-            if group in last:
+            if group in last and type(last[group].module) is type(part):
                 last[group].after = page
             last[group] = page
         fill(module, stay, device=self.device, dtype=self.dtype, keep_fp32=keep_fp32)
@@ -191,14 +191,22 @@ class Weights:
         codecs = self.sight + self.encoder + self.decoder + self.hearing + self.sound
         return self.rest + towers + codecs
 
+    def held(self, mode: Mode, *, looks: bool = True) -> dict[str, int]:
+        """Bytes that are there in each stage of a request; `looks`: it has pictures to look at."""
+        if mode == "tower":
+            read, draw = self.layers * self.ar + looks * self.sight, self.layers * self.dm
+            needed = {"look": self.sight, "read": read, "answer": read + self.head, "draw": draw}
+        else:  # a block, and the next one on its way
+            answer = max(2 * self.ar, self.head)
+            needed = {"look": self.sight, "read": 2 * self.ar, "answer": answer, "draw": 2 * self.dm}
+        needed |= {"load": 0, "encode": self.encoder, "decode": self.decoder, "sound": self.sound}
+        if mode == "resident":
+            return dict.fromkeys(needed, self.total)
+        return {stage: self.rest + count for stage, count in needed.items()}
+
     def most(self, mode: Mode) -> int:
         """The most that is there at once."""
-        if mode == "resident":
-            return self.total
-        reader, drawer = self.layers * self.ar + self.head + self.sight, self.layers * self.dm
-        if mode == "stream":
-            reader, drawer = max(2 * self.ar, self.head + self.ar, self.sight), 2 * self.dm
-        return self.rest + max(reader, drawer, self.encoder, self.decoder, self.hearing, self.sound)
+        return max(self.held(mode).values())
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ tensor is named before any is read, and nothing falls back.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -187,6 +188,14 @@ class Checkpoint:
         if not self.reads_only:
             return found
         return {name: entry for name, entry in found.items() if not (is_sight(name) or is_drawing(name))}
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """That of most towers' weights: as stored, or as the config says where no weights are."""
+        with suppress(BadRequest):
+            return next(e.dtype for e in self.stored.values() if len(e.shape) > 1)
+        named = self.transformer.get("dtype") or self.transformer.get("torch_dtype") or "bfloat16"
+        return getattr(torch, str(named), torch.bfloat16)
 
     @cached_property
     def absent_heads(self) -> tuple[str, ...]:

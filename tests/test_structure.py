@@ -35,7 +35,7 @@ LAYERS = (
     ("memory", "prompts"),
     ("wording",),
     ("tasks",),
-    ("layout", "options", "plan", "train"),
+    ("budget", "layout", "options", "train"),
     ("world",),
     ("loading",),
     ("doctor", "eval"),

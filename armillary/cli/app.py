@@ -47,6 +47,15 @@ explain = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(explain, name="explain")
+plan = typer.Typer(
+    help=(
+        "Tell what a request will take; no weights are read.\n\n"
+        f"{SAME} Printed are the bytes of each stage in each memory mode, tokens, and work."
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(plan, name="plan")
 
 
 @app.callback()
@@ -55,8 +64,8 @@ def _every_command(version: terminal.Version = False) -> None:
 
 
 def request(command: Callable[P, None]) -> Callable[P, None]:
-    """Adds a command that asks a model, and the same after `validate` and `explain`."""
-    for place in (app, validate, explain):
+    """Adds a command that asks a model, and the same after `validate`, `explain` and `plan`."""
+    for place in (app, validate, explain, plan):
         place.command()(guarded(command))
     return command
 
@@ -70,13 +79,16 @@ def asked(context: typer.Context, request: "type[Request]") -> dict[str, Any]:
 def needs_no_weights(
     context: typer.Context, task: str, options: dict[str, Any], where: Callable[[], object]
 ) -> bool:
-    """Check the request and `where` its result goes: no weights yet. `validate` and `explain` end here."""
+    """Check the request and `where` its result goes: no weights yet. `validate` and the like end here."""
     from armillary.guard import find_guard
     from armillary.loading import validate as check
 
     given, before = context.params, context.parent.info_name if context.parent else None
     if before == "explain":
         _explain(task, options, given)
+        return True
+    if before == "plan":
+        _plan(task, options, given)
         return True
     guard = given["guard"] = find_guard(given.get("guard"))
     receipt, only = check(task, given["model"], guard=guard, **options), before == "validate"
@@ -102,6 +114,17 @@ def _explain(task: str, options: dict[str, Any], given: dict[str, Any]) -> None:
         terminal.say_json({"path": output and str(output), "rows": layout.rows()})
     else:
         terminal.say(layout.table() if output is None else str(output))
+
+
+def _plan(task: str, options: dict[str, Any], given: dict[str, Any]) -> None:
+    from armillary.loading import plan as estimate
+
+    held = {name: given[name] for name in ("memory", "device", "dtype", "weights")}
+    found = estimate(task, given["model"], **held, **options)
+    if given["as_json"]:
+        terminal.say_json(found.to_dict())
+    else:
+        terminal.say(found.table())
 
 
 def asked_world(context: typer.Context) -> "World":
