@@ -46,7 +46,7 @@ LAYERS = (
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 IMPORTED_BY = {
-    "sim": {"cli", "eval", "train"},
+    "sim": {"cli", "eval", "serve", "train"},
     "train": {"cli"},
     "serve": {"cli"},
     "eval": {"cli"},

@@ -32,7 +32,7 @@ def routes(service: Service) -> APIRouter:
     async def actions(request: Request) -> dict[str, Any]:
         """Forward dynamics, inverse dynamics or policy, answered at once."""
         body = await read_body(request, ActionsRequest)
-        options = await _options(service, body)
+        options = await options_of(service, body)
         await run_in_threadpool(checker(body.task), options, service.world.facts)
         made = await service.make(request, partial(work, service.world, body.task, options))
         return await _answer(service, body, made)
@@ -40,7 +40,7 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-async def _options(service: Service, body: ActionsRequest) -> dict[str, Any]:
+async def options_of(service: Service, body: ActionsRequest) -> dict[str, Any]:
     names = ("prompt", "actions", "steps", "guidance", "shift", "negative", "seed")
     options = given({name: getattr(body, name) for name in names})
     options["domain"] = body.domain or service.domain

@@ -14,7 +14,19 @@ from starlette.responses import JSONResponse, Response
 
 from armillary import __version__
 from armillary.errors import BadRequest, Cancelled
-from armillary.serve import actions, chat, files, images, info, policy_socket, responses, videos
+from armillary.serve import (
+    actions,
+    chat,
+    explaining,
+    files,
+    images,
+    info,
+    play,
+    playground,
+    policy_socket,
+    responses,
+    videos,
+)
 from armillary.serve.bodies import REF
 from armillary.serve.metrics import Metrics, Timed
 from armillary.serve.schemas import BODIES
@@ -23,6 +35,7 @@ from armillary.serve.settings import Settings
 from armillary.serve.trust import Guard, explain
 from armillary.world import World
 
+PARTS = (info, chat, responses, images, videos, actions, policy_socket, files, play, explaining, playground)
 ABOUT = "One Cosmos 3 checkpoint behind one OpenAI-shaped API: it answers, draws and acts."
 
 
@@ -43,7 +56,7 @@ def create_app(world: World, settings: Settings) -> FastAPI:
 
     app = FastAPI(title="Armillary", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None)
     app.state.service = service
-    for part in (info, chat, responses, images, videos, actions, policy_socket, files):
+    for part in PARTS:
         app.include_router(part.routes(service))
     metrics = Metrics(service)
     app.include_router(metrics.routes())

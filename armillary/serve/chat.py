@@ -33,7 +33,7 @@ def routes(service: Service) -> APIRouter:
         if "image" in (body.modalities or ()):
             return await _picture(service, request, body)
         _refuse_drawing(body)
-        deltas = service.talk(request, *await _asked(service, body))
+        deltas = service.talk(request, *await conversation(service, body))
         if body.stream:
             return await streamed(deltas, partial(_chunks, service, body))
         return JSONResponse(_completion(service, await collect(request, service, deltas)))
@@ -55,7 +55,7 @@ def answer_options(body: Answering) -> dict[str, Any]:
     return options
 
 
-async def _asked(service: Service, body: ChatRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+async def conversation(service: Service, body: ChatRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The conversation and the options of its answers."""
     messages = await read_messages(service, [m.model_dump(exclude={"name"}) for m in body.messages])
     asked = one_of(max_tokens=body.max_tokens, max_completion_tokens=body.max_completion_tokens)

@@ -189,6 +189,22 @@ class FileUpload(Body):
     purpose: str = Field("vision", max_length=64, description="your own word for what it is for")
 
 
+class TableRequest(Body):
+    """`POST /v1/table`. Either `actions`, or an `instruction` that the policy follows."""
+
+    episode: int = Field(ge=0, le=2**31 - 1, description="the number of a start of the table-top")
+    done: list[list[Number]] = Field([], max_length=512, description="all moves so far, px/s")
+    picture: Reference | None = Field(None, description="what was imagined last; else what is really there")
+    actions: list[list[Number]] | None = Field(
+        None, min_length=1, max_length=64, description="moves to make now, px/s"
+    )
+    instruction: str | None = Field(None, min_length=1, description="what the policy is told")
+    candidates: int | None = Field(None, ge=2, le=16, description="answers for the reasoner to choose from")
+    judge: str | None = Field(None, min_length=1, description="what it is asked about each")
+    wanted: str | None = Field(None, min_length=1, description="how the right answer begins")
+    seed: int = Field(0, ge=0, le=2**31 - 1, description="the same seed imagines the same")
+
+
 BODIES: tuple[type[Body], ...] = (
     ChatRequest,
     ResponsesRequest,

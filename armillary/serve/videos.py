@@ -120,14 +120,14 @@ async def _begin(service: Service, request: Request, key: str | None) -> Job:
     body = await read_body(request, VideosRequest)
     service.check_model(body.model)
     asked = wanted(body, service.world.facts)
-    options = await _read(service, asked)
+    options = await read_references(service, asked)
     with renamed(NAMES):
         await run_in_threadpool(checker(asked.task), options, service.world.facts)
     said = {"prompt": body.prompt, "user": body.user}
     return service.jobs.add(new_id("video_gen"), owner_of(request), asked.task, options, said, key)
 
 
-async def _read(service: Service, asked: Wanted) -> dict[str, Any]:
+async def read_references(service: Service, asked: Wanted) -> dict[str, Any]:
     """The options with references read: bytes of a picture or clip."""
     options = dict(asked.options)
     for name in ("image", "video"):
