@@ -140,7 +140,9 @@ def _rows(rows: Sequence[Sequence[float]], field: str) -> Any:
 
     for i, row in enumerate(rows):
         if len(row) != 2 or not all(abs(v) <= MAX_SPEED for v in row):
-            raise BadRequest(f"{field}[{i}]", list(row), f"is two numbers, each -{MAX_SPEED:g} to {MAX_SPEED:g} px/s")
+            raise BadRequest(
+                f"{field}[{i}]", list(row), f"is two numbers, each -{MAX_SPEED:g} to {MAX_SPEED:g} px/s"
+            )
     return np.asarray(rows, np.float32).reshape(-1, 2)
 
 
