@@ -70,6 +70,21 @@ class Usage:
     completion_tokens: int
 
 
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token that was written and its log-probability; `top` are the likeliest ones in its place."""
+
+    id: int
+    spelling: bytes  # often no whole character
+    logprob: float
+    top: tuple["TokenLogprob", ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The spelling, U+FFFD where it is no whole character."""
+        return self.spelling.decode(errors="replace")
+
+
 @dataclass(frozen=True, eq=False)
 class Answer:
     """An answer of the reasoner. Boxes, points and trajectories lie on `picture`: the last one shown, or a
@@ -87,6 +102,8 @@ class Answer:
     picture: Pixels | None = field(default=None, repr=False)
     film: Film | None = field(default=None, repr=False)
     others: tuple["Answer", ...] = ()  # to the same question, if `n` were asked for
+    parsed: Any = None  # by the `schema`; None for text that was cut: the receipt's `parsed` says why
+    logprobs: tuple[TokenLogprob, ...] = ()  # of all tokens, thinking and end included, if asked for
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Paint what was found and save it: boxes, points and trajectories on the picture, events as a

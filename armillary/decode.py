@@ -14,6 +14,7 @@ from torch import Tensor
 from armillary.codecs.text import Spelling, TextCodec
 from armillary.errors import BadRequest
 
+MOST_TOLD = 20  # alternatives of a token
 COLDEST = 1e-6  # temperatures below divide as this does: the likeliest token, or one of several as likely
 
 Finish = Literal["stop", "length"]
@@ -31,6 +32,8 @@ class Sampling:
     presence_penalty: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
+    thinking_budget: int | None = None  # tokens of thinking, after which it is closed
+    logprobs: int | None = None  # alternatives told with each token; None tells nothing
 
     def __post_init__(self) -> None:
         rules: tuple[tuple[str, bool, str], ...] = (
@@ -42,6 +45,8 @@ class Sampling:
             ("presence_penalty", -2 <= self.presence_penalty <= 2, "-2 to 2 (0 is none)"),
             ("seed", 0 <= self.seed < 2**63, "0 to 2**63 - 1"),
             ("stop", all(self.stop), "no empty string"),
+            ("thinking_budget", (self.thinking_budget or 0) >= 0, "0 or more tokens"),
+            ("logprobs", 0 <= (self.logprobs or 0) <= MOST_TOLD, f"0 to {MOST_TOLD} alternatives"),
             (
                 "top_k",
                 self.temperature > 0 or not self.top_k,
@@ -103,12 +108,25 @@ class Sampler:
         return int(tokens_K[torch.multinomial(chances_K, 1, generator=self._generator)])
 
 
+def logprobs_of(logits_V: Tensor, token: int, count: int) -> tuple[tuple[int, float], ...]:
+    """(token, log-probability) of one token, then of the `count` likeliest."""
+    logprobs_V = logits_V.float().log_softmax(-1)
+    likely_K, tokens_K = logprobs_V.topk(min(count, len(logprobs_V)))
+    ids, values = [token, *tokens_K.tolist()], [float(logprobs_V[token]), *likely_K.tolist()]
+    return tuple(zip(ids, values, strict=True))
+
+
 @dataclass(frozen=True)
 class Token:
-    """One decoded token; `finish` says why it is the last."""
+    """One decoded token; `finish` says why it is the last.
+
+    `logprobs` are natural logarithms of the probability of this token and of the likeliest ones, by the
+    model's own scores: before penalties, temperature, top-k, top-p and what is allowed.
+    """
 
     id: int
     finish: Finish | None = None
+    logprobs: tuple[tuple[int, float], ...] = ()  # (token, logprob), this one first
 
 
 @dataclass(frozen=True)

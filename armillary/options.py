@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
+from pydantic import BaseModel
+
 from armillary.media.decode import PictureSource
 from armillary.media.sound import SoundSource
 from armillary.requests import GridName, Hint, NegativeStyle, NoiseName
@@ -21,6 +23,9 @@ class AnswerOptions(TypedDict, total=False):
     stop: list[str] | None
     seed: int | None
     n: int | None
+    schema: type[BaseModel] | Mapping[str, Any] | None
+    thinking_budget: int | None
+    logprobs: int | None
 
 
 class DrawOptions(TypedDict, total=False):

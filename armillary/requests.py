@@ -99,8 +99,8 @@ class Request(BaseModel):
     @property
     def given(self) -> dict[str, Any]:
         """The options that were asked for, in the order of the fields."""
-        asked = self.model_fields_set
-        return {name: getattr(self, name) for name in type(self).model_fields if name in asked}
+        fields, asked = type(self).model_fields, self.model_fields_set
+        return {field.alias or name: getattr(self, name) for name, field in fields.items() if name in asked}
 
 
 class ReasonRequest(Request):
@@ -122,6 +122,11 @@ class ReasonRequest(Request):
     presence_penalty: Number = Field(0.0, ge=-2, le=2, description="a number, -2 to 2 (0 is none)")
     stop: list[Annotated[str, Field(min_length=1)]] = Field([], description="a list of texts, none empty")
     n: int = Field(1, ge=1, le=64, description="a whole number of answers, 1 to 64")
+    form: Any = Field(None, alias="schema", description="a pydantic model, or a JSON schema as a dictionary")
+    thinking_budget: int | None = Field(
+        None, ge=0, le=2**20, description="a whole number of tokens, 0 to 1048576"
+    )
+    logprobs: int | None = Field(None, ge=0, le=20, description="a whole number of alternatives, 0 to 20")
 
 
 class DrawRequest(Request):
@@ -260,11 +265,12 @@ def _plain(value: Any) -> Any:
 def _refuse(kind: type[Request], given: Mapping[str, Any], error: ValidationError) -> NoReturn:
     first = error.errors()[0]
     name, context = str(first["loc"][0]), first.get("ctx") or {}
+    fields = {field.alias or own: field for own, field in kind.model_fields.items()}
     if first["type"] == "extra_forbidden":
-        close = " or ".join(nearest(name, kind.model_fields))
+        close = " or ".join(nearest(name, fields))
         message = f"there is no such option here; nearest: {close}"
         raise BadRequest(name, shown(given[name]), message) from None
-    legal, whole = str(kind.model_fields[name].description), len(first["loc"]) == 1
+    legal, whole = str(fields[name].description), len(first["loc"]) == 1
     if first["type"] == "missing" and whole:
         raise BadRequest(name, None, f"is needed: {legal}") from None
     if first["type"] == "value_error":

@@ -25,6 +25,7 @@ from armillary.requests import (
     Task,
     shown,
 )
+from armillary.schema import grammar, json_schema
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,13 @@ def settle_reason(request: ReasonRequest, facts: Facts) -> Receipt:
         if media and not facts.sees:
             raise BadRequest(name, shown(media), f"{facts.model} has no vision tower: it reads text only")
     used = {"max_tokens": request.max_tokens, "temperature": request.temperature, **request.given}
+    if request.form is not None:
+        used["schema"] = json_schema(request.form)
+        grammar(used["schema"])
+        if request.stop:
+            raise BadRequest(
+                "stop", request.stop, "a schema ends the answer by itself; leave one of them out"
+            )
     if request.temperature:
         return _receipt(request, facts, used | {"seed": request.seed or 0})
     for name in ("seed", "top_k", "top_p"):

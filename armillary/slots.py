@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from armillary.attention import KV, Shelf, together
-from armillary.decode import Finish, Sampler, Sampling, Token
+from armillary.decode import Finish, Sampler, Sampling, Token, logprobs_of
 from armillary.errors import BadRequest
 from armillary.model import Network, Pass, Past
 from armillary.sequence import Context, Sample, Visual, pack
@@ -34,7 +34,8 @@ REMEMBERED = 16384  # tokens of contexts kept for others that begin alike
 ROWS, ROWS_CUDA = 8, 16  # of a step: on a CPU more cost time, on an accelerator sixteen cost what one does
 
 Keys = list[KV]  # one a block, of one sequence: what only the DM tower sees is not kept, no drawing follows
-Told = list[tuple[int, "Token | FloatingPointError"]]  # with their tickets
+Failure = FloatingPointError | BadRequest
+Told = list[tuple[int, Token | Failure]]  # with their tickets
 Allowed = Callable[[], Tensor | None]  # bool [V], the tokens that may come next; None is all
 
 
@@ -140,7 +141,7 @@ class Decoder:
 
         Args:
             cuts: rows where what others may share ends, such as the end of a picture.
-            allowed: asked before each token which ones may come.
+            allowed: asked before each token which ones may come; BadRequest from it ends the sequence.
         """
         if not len(context):
             raise BadRequest("prompt", "", "nothing to read: give at least one token")
@@ -194,9 +195,9 @@ class Decoder:
         for ticket, logits_V in zip(tickets, logits_SV.float().cpu(), strict=True):
             try:
                 token = self._token(self._writing[ticket], logits_V)
-            except FloatingPointError as error:
+            except (FloatingPointError, BadRequest) as error:
                 token = error
-            if isinstance(token, FloatingPointError) or token.finish:
+            if isinstance(token, Failure) or token.finish:
                 del self._writing[ticket]
             told.append((ticket, token))
         return told
@@ -205,8 +206,10 @@ class Decoder:
         allowed_V = sequence.allowed() if sequence.allowed else None
         sequence.token = sequence.sampler.choose(logits_V, allowed_V)
         sequence.written += 1
-        finish: Finish | None = "length" if sequence.written == sequence.sampler.sampling.max_tokens else None
-        return Token(sequence.token, "stop" if sequence.token in self._eos else finish)
+        how = sequence.sampler.sampling
+        finish: Finish | None = "length" if sequence.written == how.max_tokens else None
+        told = () if how.logprobs is None else logprobs_of(logits_V, sequence.token, how.logprobs)
+        return Token(sequence.token, "stop" if sequence.token in self._eos else finish, told)
 
 
 def piece_ends(length: int, cuts: Collection[int] = ()) -> list[int]:

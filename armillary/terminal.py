@@ -17,7 +17,7 @@ from armillary.errors import BadRequest, Cancelled
 from armillary.step import OnStep
 
 if TYPE_CHECKING:
-    from armillary.answers import Answer
+    from armillary.answers import Answer, TokenLogprob
     from armillary.robots import Actions
 
 P = ParamSpec("P")
@@ -282,4 +282,12 @@ def answer_fields(answer: "Answer") -> dict[str, Any]:
         "events": [asdict(event) for event in answer.events],
         "usage": asdict(answer.usage),
         "receipt": dict(answer.receipt),
+        **({"parsed": answer.parsed} if "schema" in answer.receipt.get("used", {}) else {}),
+        **({"logprobs": [_logprob_fields(token) for token in answer.logprobs]} if answer.logprobs else {}),
+        **({"others": [answer_fields(other) for other in answer.others]} if answer.others else {}),
     }
+
+
+def _logprob_fields(token: "TokenLogprob") -> dict[str, Any]:
+    fields = {"token": token.text, "id": token.id, "logprob": token.logprob}
+    return {**fields, "top": [_logprob_fields(other) for other in token.top]} if token.top else fields

@@ -133,7 +133,8 @@ class World:
         A picture is a path, bytes, Pillow picture or uint8 array [H, W, 3]; a clip a path, bytes, Clip,
         ClipIn or uint8 frames [T, H, W, 3]. `stream=True` gives an iterator of Delta; the last of each answer
         holds the whole of it. `n` answers of a temperature are read for once; `.others` are those after the
-        first.
+        first. `schema`, a pydantic model or a JSON schema, gives `.parsed`; `logprobs` so many alternatives
+        of each token. Thinking ends after `thinking_budget` tokens.
         """
         several = options.get("n") not in (None, 1)  # answers to what is read once
         reasoner = self.reasoner(remembered=sys.maxsize if several else 0)
@@ -164,7 +165,9 @@ class World:
         """Hand a question, as in `reason`, to a `reasoner`. Gives the ticket by which it names the answer."""
         asked = {"prompt": prompt, "messages": messages, "images": images, "videos": videos}
         request, receipt, turns = question({**asked, **options}, self.facts)
-        return reasoner.add(turns, sampling=_sampling(request), n=request.n, receipt=receipt)
+        return reasoner.add(
+            turns, sampling=_sampling(request), n=request.n, schema=request.form, receipt=receipt
+        )
 
     @overload
     def generate(
@@ -330,6 +333,8 @@ def _sampling(request: ReasonRequest) -> Sampling:
         presence_penalty=request.presence_penalty,
         seed=request.seed or 0,
         stop=tuple(request.stop),
+        thinking_budget=request.thinking_budget,
+        logprobs=request.logprobs,
     )
 
 

@@ -3,15 +3,34 @@
 import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from armillary import terminal
 from armillary.cli import options
 from armillary.cli.app import asked, asked_world, needs_no_weights, request
+from armillary.errors import BadRequest
 from armillary.requests import GenerateRequest
 from armillary.terminal import drawing, note, say, say_json
+
+if TYPE_CHECKING:
+    from armillary.tasks.reason import Delta
+
+# How an answer is worded.
+Temperature = Annotated[float | None, typer.Option(help="0 always takes the likeliest.  [default: 0]")]
+Stop = Annotated[list[str] | None, typer.Option(help="Text that ends the answer; may be repeated.")]
+RepetitionPenalty = Annotated[
+    float | None, typer.Option(help="Above 1: what prompt or answer holds comes less often again.")
+]
+PresencePenalty = Annotated[
+    float | None, typer.Option(help="Above 0: what the answer holds comes less often again.")
+]
+Seed = Annotated[int | None, typer.Option(help="With a temperature: the same seed, the same answer.")]
+Schema = Annotated[Path | None, typer.Option(help="A JSON schema file: the answer is JSON of that form.")]
+Logprobs = Annotated[
+    int | None, typer.Option(help="With --json or -o: tell so many alternatives of each token.")
+]
 
 
 @request
@@ -22,17 +41,17 @@ def reason(
     image: Annotated[list[Path] | None, typer.Option(help="A picture file; may be repeated.")] = None,
     video: Annotated[list[Path] | None, typer.Option(help="A clip file; may be repeated.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer.  [default: 512]")] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="0 always takes the likeliest.  [default: 0]")
-    ] = None,
+    temperature: Temperature = None,
     top_k: Annotated[int | None, typer.Option(help="Choose among this many tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Choose among this share of probability.")] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="Text that ends the answer; may be repeated.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="With a temperature: the same seed, the same answer.")
-    ] = None,
+    stop: Stop = None,
+    repetition_penalty: RepetitionPenalty = None,
+    presence_penalty: PresencePenalty = None,
+    seed: Seed = None,
+    n: Annotated[int | None, typer.Option(help="With a temperature: so many answers.")] = None,
+    schema: Schema = None,
+    thinking_budget: Annotated[int | None, typer.Option(help="Longest thinking, in tokens.")] = None,
+    logprobs: Logprobs = None,
     model: terminal.Model = "pocket",
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
@@ -50,24 +69,45 @@ def reason(
     """
     options: dict[str, Any] = {"prompt": prompt, "images": image or None, "videos": video or None}
     options |= {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-    options |= {"stop": stop or None, "seed": seed}
+    options |= {"repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty}
+    options |= {"stop": stop or None, "seed": seed, "n": n, "thinking_budget": thinking_budget}
+    options |= {"schema": schema and _read_schema(schema), "logprobs": logprobs}
+    if logprobs is not None and not as_json and not output:
+        raise BadRequest("logprobs", logprobs, "needs --json or -o FILE: text has no room for them")
     if needs_no_weights(context, "reason", options, partial(terminal.check_json, output)):
         return
-    answer = None
     world = asked_world(context)
+    deltas, shown = list["Delta"](), not as_json and not output
     for delta in world.reason(stream=True, **options):
-        if not as_json and not output:
+        deltas.append(delta)
+        if shown and n in (None, 1):
             say(delta.text, end="")
-        answer = delta.answer or answer
-    if answer is not None and output:
+    _tell_answer(deltas, output, as_json=as_json)
+
+
+def _tell_answer(deltas: "list[Delta]", output: Path | None, *, as_json: bool) -> None:
+    """The answer as JSON; or the end of a text that was shown as it came, or the texts of several."""
+    from armillary.tasks.reason import gather
+
+    answer = gather(deltas)
+    if output:
         terminal.write_whole(output, json.dumps(terminal.answer_fields(answer), ensure_ascii=False))
         terminal.tell_written(output, answer.receipt, as_json=as_json)
-    elif answer is not None and as_json:
+    elif as_json:
         say_json(terminal.answer_fields(answer))
-    elif answer is not None:
-        say("")
-        if answer.finish_reason == "length":
-            note("the answer was cut at its longest; give a larger --max-tokens")
+    else:
+        say("\n".join([a.text for a in (answer, *answer.others)]) if answer.others else "")
+        if "length" in [a.finish_reason for a in (answer, *answer.others)]:
+            note("an answer was cut at its longest; give a larger --max-tokens")
+
+
+def _read_schema(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except OSError as error:
+        raise BadRequest("schema", str(path), f"cannot be opened: {error.strerror}") from None
+    except ValueError as error:
+        raise BadRequest("schema", str(path), f"is no JSON: {error}") from None
 
 
 @request

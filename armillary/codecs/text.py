@@ -10,8 +10,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import jinja2.ext
@@ -19,7 +20,11 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from armillary import schema
 from armillary.errors import BadRequest, nearest
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 Message = Mapping[str, Any]
 
@@ -78,6 +83,11 @@ class TextCodec:
     def eos(self) -> int:
         """The token that ends a turn."""
         return self.special(self.names["eos_token"])
+
+    @cached_property
+    def schema_tokens(self) -> "LLTokenizer":
+        """The vocabulary as the grammar engine of schemas sees it."""
+        return schema.tokenizer(self.tokenizer.to_str(), self.eos)
 
     def special(self, name: str) -> int:
         """The id of a control token such as `<|vision_start|>`. Raises BadRequest if there is none."""

@@ -17,7 +17,7 @@ import torch
 
 from armillary.codecs.audio_vae import AudioVAE
 from armillary.codecs.wan_vae import WanVAE
-from armillary.decode import Sampling
+from armillary.decode import Sampling, Token
 from armillary.flow import Branch, sample_many
 from armillary.media import Clip
 from armillary.media.source import Pixels
@@ -187,7 +187,7 @@ def answer_many(parts: Parts, asked: Sequence[Asked], *, limit: int) -> list[str
         ids[decoder.add(talk.context, sampling, cuts=talk.cuts)] = []
     while decoder.busy:
         for ticket, token in decoder.step():
-            if isinstance(token, FloatingPointError):
+            if not isinstance(token, Token):
                 raise token
             if token.finish != "stop":
                 ids[ticket].append(token.id)

@@ -2,17 +2,22 @@
 
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypedDict, Unpack
 
-from armillary.answers import Answer, Usage, find_marks
+import torch
+from torch import Tensor
+
+from armillary.answers import Answer, TokenLogprob, Usage, find_marks
 from armillary.codecs.text import END_THINK, PADS, THINK, Message, TextCodec
 from armillary.decode import Finder, Finish, Sampling, Speller, Token
 from armillary.errors import BadRequest
+from armillary.schema import Form, grammar, json_schema, parse
 from armillary.settle import Receipt
 from armillary.shards import read_json
-from armillary.slots import REMEMBERED, SLOTS, Decoder
+from armillary.slots import REMEMBERED, SLOTS, Decoder, Failure
 from armillary.tasks.messages import Conversation, converse
 from armillary.tasks.parts import Parts
 
@@ -25,6 +30,7 @@ class Delta:
     thinking: str = ""
     answer: Answer | None = None
     choice: int = 0  # which of the answers, where several were asked for
+    logprobs: tuple[TokenLogprob, ...] = ()  # of the token that brought it, if asked for
 
 
 class AddOptions(TypedDict, total=False):
@@ -33,6 +39,7 @@ class AddOptions(TypedDict, total=False):
     sampling: Sampling | None
     flags: Mapping[str, Any] | None
     n: int
+    schema: Any
     receipt: Receipt | None
 
 
@@ -62,6 +69,7 @@ class Reasoner:
         sampling: Sampling | None = None,
         flags: Mapping[str, Any] | None = None,
         n: int = 1,
+        schema: Any = None,
         receipt: Receipt | None = None,
     ) -> int:
         """Take in a conversation whose last turn is to be answered. Gives its ticket.
@@ -76,6 +84,8 @@ class Reasoner:
             sampling: greedy if left out.
             flags: variables of the chat template, such as `enable_thinking`.
             n: how many answers to the conversation, which is read once; answer i has the seed `seed + i`.
+            schema: the form of the answer, a pydantic model or a JSON schema; what follows thinking, if the
+                template opens that, is held to it.
             receipt: what the answers' receipts begin with.
 
         Raises BadRequest naming the field for anything that cannot be used.
@@ -83,12 +93,16 @@ class Reasoner:
         started, sampling = time.perf_counter(), sampling or Sampling()
         talk = converse(self._parts, messages, flags=flags)
         _check_length(self._parts, len(talk.context), sampling.max_tokens)
-        asked = _Asked(self._parts.text, talk, receipt, dict(flags or {}), started)
+        form = None if schema is None else _Schema(schema, grammar(json_schema(schema)))
+        vocabulary = self._parts.network.config.vocabulary
+        ends = torch.tensor(sorted(stop_tokens(self._parts)))
+        asked = _Asked(self._parts.text, vocabulary, ends, talk, form, receipt, dict(flags or {}), started)
         own: list[int] = []
         for choice in range(n):
             seeded = replace(sampling, seed=(sampling.seed + choice) % 2**63)
-            own.append(self._decoder.add(talk.context, seeded, cuts=talk.cuts))
-            self._writers[own[-1]] = _Writer(asked, seeded, own[0], choice)
+            writer = _Writer(asked, seeded, choice)
+            own.append(self._decoder.add(talk.context, seeded, cuts=talk.cuts, allowed=writer.allowed))
+            self._writers[own[-1]], writer.ticket = writer, own[0]
         self._open[own[0]] = own
         return own[0]
 
@@ -98,17 +112,17 @@ class Reasoner:
             self._decoder.cancel(own)
             self._writers.pop(own, None)
 
-    def step(self) -> list[tuple[int, Delta | FloatingPointError]]:
+    def step(self) -> list[tuple[int, Delta | Failure]]:
         """A bounded bit of work: a piece of one conversation read, or one token of every answer written.
 
         Gives what is new with its ticket. A conversation ends with the last of its answers, or with an error.
         """
-        told: list[tuple[int, Delta | FloatingPointError]] = []
+        told: list[tuple[int, Delta | Failure]] = []
         for own, token in self._decoder.step():
             writer = self._writers.get(own)
             if writer is None:
                 continue  # an error in another answer to the same conversation has ended it
-            if isinstance(token, FloatingPointError):
+            if isinstance(token, Failure):
                 self.cancel(writer.ticket)
                 told.append((writer.ticket, token))
                 continue
@@ -130,7 +144,7 @@ def drain(reasoner: Reasoner) -> Iterator[Delta]:
     """All that a reasoner has to say, one delta a token. Raises its errors."""
     while reasoner.busy:
         for _, delta in reasoner.step():
-            if isinstance(delta, FloatingPointError):
+            if isinstance(delta, Failure):
                 raise delta
             yield delta
 
@@ -173,11 +187,22 @@ def stop_tokens(parts: Parts) -> set[int]:
 
 
 @dataclass(frozen=True)
+class _Schema:
+    """The form of an answer: as it was asked for, and for the grammar engine."""
+
+    asked: Any
+    grammar: str
+
+
+@dataclass(frozen=True)
 class _Asked:
     """What all answers to one conversation share."""
 
     text: TextCodec
+    vocabulary: int
+    ends: Tensor  # the tokens that end an answer
     talk: Conversation
+    schema: _Schema | None
     receipt: Receipt | None
     flags: dict[str, Any]
     started: float  # seconds, by time.perf_counter
@@ -186,26 +211,62 @@ class _Asked:
 class _Writer:
     """One answer on its way: tokens become text, thinking apart, and at the end the answer."""
 
-    def __init__(self, asked: _Asked, sampling: Sampling, ticket: int, choice: int) -> None:
-        self.ticket, self._choice = ticket, choice
-        self._asked, self._sampling = asked, sampling
+    ticket = 0  # of the conversation
+
+    def __init__(self, asked: _Asked, sampling: Sampling, choice: int) -> None:
+        self._asked, self._sampling, self._choice = asked, sampling, choice
         self._speller = Speller(asked.text, sampling.stop)
         self._split = ThinkSplitter(asked.talk.opens_thinking)
+        self._form = Form(asked.text.schema_tokens, asked.schema.grammar) if asked.schema else None
         self._text, self._thinking, self._count = "", "", 0
+        self._thought = 0  # tokens of thinking
+        self._closing: deque[int] = deque()  # tokens that close thinking when its budget is used up
+        self._closed = False  # by them
+        self._logprobs: list[TokenLogprob] = []
         self._read = 0.0  # when the first token came
+
+    def allowed(self) -> Tensor | None:
+        """Which tokens may come next: those of the schema, or the mark that ends thinking; None is all."""
+        budget = self._sampling.thinking_budget
+        if self._split.thinking and budget is not None and self._thought >= budget and not self._closed:
+            self._closed = True
+            self._closing.extend(self._asked.text.encode(END_THINK))
+        allowed_V = torch.zeros(self._asked.vocabulary, dtype=torch.bool)
+        if self._closing:
+            allowed_V[self._closing[0]] = True
+            return allowed_V
+        if self._form is None:
+            return None
+        if self._split.thinking:  # anything, but the answer is still to come
+            return allowed_V.logical_not_().index_fill_(0, self._asked.ends, False)
+        bytes_V = torch.frombuffer(bytearray(self._form.allowed()), dtype=torch.uint8)[: len(allowed_V)]
+        allowed_V[: len(bytes_V)] = bytes_V > 0
+        return allowed_V
 
     def add(self, token: Token) -> Delta:
         self._read = self._read or time.perf_counter()
         self._count += 1
-        piece = self._speller.add(token)
+        thinking = self._split.thinking
+        if self._closing:
+            self._closing.popleft()
+        elif thinking:
+            self._thought += 1
+        elif self._form:
+            self._form.add(token.id)
+        piece, last = self._speller.add(token), _logprob(self._asked.text, token)
         delta = replace(self._split.add(piece.text, last=piece.finish is not None), choice=self._choice)
+        if self._form and thinking and delta.text:  # from the token that closed thinking
+            self._form.add_text(delta.text)
         self._text, self._thinking = self._text + delta.text, self._thinking + delta.thinking
+        self._logprobs += last
+        delta = replace(delta, logprobs=last)
         return replace(delta, answer=self._answer(piece.finish)) if piece.finish else delta
 
     def _answer(self, finish: Finish) -> Answer:
         talk = self._asked.talk
         picture = talk.seen[-1].picture_HW3 if talk.seen else None
         marks = find_marks(self._text, picture.shape[:2] if picture is not None else None)
+        parsed, missing = self._parse(finish)
         return Answer(
             text=self._text,
             thinking=self._thinking,
@@ -215,10 +276,20 @@ class _Writer:
             points=marks.points,
             trajectories=marks.trajectories,
             events=marks.events,
-            receipt=self._receipt(),
+            receipt=self._receipt() | missing,
             picture=picture,
+            parsed=parsed,
+            logprobs=tuple(self._logprobs),
             film=talk.seen[-1].film if talk.seen else None,
         )
+
+    def _parse(self, finish: Finish) -> tuple[Any, dict[str, str]]:
+        """What the schema makes of the text, and for the receipt why it makes nothing of it."""
+        if self._asked.schema is None:
+            return None, {}
+        parsed, reason = parse(self._asked.schema.asked, self._text)
+        cut = "cut by max_tokens before it was whole" if finish == "length" else reason
+        return parsed, {"parsed": cut} if reason else {}
 
     def _receipt(self) -> dict[str, Any]:
         asked, now = self._asked, time.perf_counter()
@@ -229,9 +300,16 @@ class _Writer:
             told = asked.receipt.spent(tokens, seconds).to_dict()
             if "seed" in told["used"]:
                 told["used"] = {**told["used"], "seed": self._sampling.seed}
+        if self._sampling.thinking_budget is not None:
+            told["thinking"] = {"tokens": self._thought, "closed": self._closed}
         told["prompt"] = _shown(asked.text, asked.talk.context.ids_A.tolist())
         told["seen"] = [dict(s.receipt) for s in asked.talk.seen]
         return told
+
+
+def _logprob(text: TextCodec, token: Token) -> tuple[TokenLogprob, ...]:
+    told = [TokenLogprob(i, text.spelling(i, skip_special=False), chance) for i, chance in token.logprobs]
+    return (replace(told[0], top=tuple(told[1:])),) if told else ()
 
 
 def _shown(text: TextCodec, ids: list[int]) -> str:
@@ -252,6 +330,11 @@ class ThinkSplitter:
         self._finder = Finder([END_THINK])
         self._held = ""
         self._blank = True  # nothing but white space so far: it belongs to the marks
+
+    @property
+    def thinking(self) -> bool:
+        """Whether what comes next is thinking."""
+        return self._state == "thinking"
 
     def add(self, text: str, *, last: bool = False) -> Delta:
         """Split the next piece; `last` also gives what was held back."""

@@ -1,0 +1,102 @@
+"""Answers in a form that was asked for: a JSON schema becomes a grammar over the checkpoint's own tokens.
+
+The grammar engine is llguidance; what it does not know is refused, never passed over.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from armillary.errors import BadRequest
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+# White space of ordinary JSON writers. Bounded: a model could go on with blanks for ever.
+_STYLE: Any = {"whitespace_pattern": r"( |\n[ \t]{0,32})?"}
+
+
+def json_schema(asked: Any) -> dict[str, Any]:
+    """The JSON schema of a pydantic model, or the one that was given. Raises BadRequest for anything else.
+
+    That of a model allows no properties beyond the model's: its objects would not hold them.
+    """
+    if isinstance(asked, type) and issubclass(asked, BaseModel):
+        return _closed(asked.model_json_schema())
+    if not isinstance(asked, Mapping):
+        raise BadRequest("schema", str(asked), "a pydantic model, or a JSON schema as a dictionary")
+    try:
+        return json.loads(json.dumps(dict(asked), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRequest("schema", str(asked), f"a JSON schema is plain JSON ({error})") from None
+
+
+def _closed(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_closed(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    inner = {key: _closed(value) for key, value in node.items()}
+    is_object = inner.get("type") == "object" and "properties" in inner
+    return {"additionalProperties": False, **inner} if is_object else inner
+
+
+def grammar(schema: Mapping[str, Any]) -> str:
+    """A schema for the engine. Raises BadRequest naming the keyword that is wrong or that it cannot hold."""
+    from llguidance import LLMatcher
+
+    made = LLMatcher.grammar_from_json_schema(dict(schema), overrides=_STYLE)
+    wrong, messages = LLMatcher.validate_grammar_with_warnings(made)
+    if wrong:
+        raise BadRequest("schema", dict(schema), f"cannot be held to: {messages[0]}")
+    return made
+
+
+def tokenizer(described: str, eos: int) -> "LLTokenizer":
+    """The engine's view of a `tokenizers` JSON: a second of work for a large vocabulary, to be kept."""
+    from llguidance import LLTokenizer
+
+    return LLTokenizer(described, eos_token=eos)
+
+
+class Form:
+    """One answer held to a grammar, token by token. It ends with the tokenizer's end token alone."""
+
+    def __init__(self, tokens: "LLTokenizer", made: str) -> None:
+        from llguidance import LLMatcher
+
+        self._tokens, self._matcher = tokens, LLMatcher(tokens, made)
+
+    def allowed(self) -> bytes:
+        """One byte for each token of the tokenizer, not zero if it may come next.
+
+        Raises BadRequest if the engine gives up on a grammar that is too large.
+        """
+        if self._matcher.is_error():
+            raise BadRequest("schema", "…", f"cannot be followed: {self._matcher.get_error()}")
+        return self._matcher.compute_logit_bias()
+
+    def add(self, token: int) -> None:
+        """Go on by a token that was allowed."""
+        self._matcher.consume_token(token)
+
+    def add_text(self, text: str) -> None:
+        """Go on by text that nobody checked; if it does not fit, `allowed` will say so."""
+        self._matcher.consume_tokens(self._tokens.tokenize_str(text))
+
+
+def parse(asked: Any, text: str) -> tuple[Any, str]:
+    """What an answer says, and why it says nothing: (value, "") or (None, reason).
+
+    The value is an object of the pydantic model, or plain JSON.
+    """
+    try:
+        if isinstance(asked, type) and issubclass(asked, BaseModel):
+            return asked.model_validate_json(text), ""
+        return json.loads(text), ""
+    except ValidationError as error:
+        return None, str(error.errors()[0]["msg"])
+    except ValueError as error:
+        return None, str(error)
