@@ -16,12 +16,11 @@ from armillary.serve.images import file_bytes
 from armillary.serve.jobs import shown_actions, work
 from armillary.serve.schemas import ActionsRequest
 from armillary.serve.service import Service, given, new_id
-from armillary.tasks.ready import checker
 
 TAKES = {
     "forward_dynamics": {"image", "actions"},
     "inverse_dynamics": {"video"},
-    "policy": {"image"},
+    "policy": {"image", "state"},
 }
 
 
@@ -33,7 +32,7 @@ def routes(service: Service) -> APIRouter:
         """Forward dynamics, inverse dynamics or policy, answered at once."""
         body = await read_body(request, ActionsRequest)
         options = await options_of(service, body)
-        await run_in_threadpool(checker(body.task), options, service.world.facts)
+        await service.check(body.task, options)
         made = await service.make(request, partial(work, service.world, body.task, options))
         return await _answer(service, body, made)
 
@@ -41,10 +40,10 @@ def routes(service: Service) -> APIRouter:
 
 
 async def options_of(service: Service, body: ActionsRequest) -> dict[str, Any]:
-    names = ("prompt", "actions", "steps", "guidance", "shift", "negative", "seed")
+    names = ("prompt", "actions", "state", "steps", "guidance", "shift", "negative", "seed")
     options = given({name: getattr(body, name) for name in names})
     options["domain"] = body.domain or service.domain
-    for name in {"image", "video", "actions"} - TAKES[body.task]:
+    for name in {"image", "video", "actions", "state"} - TAKES[body.task]:
         if getattr(body, name) is not None:
             raise BadRequest(name, "...", f"is not used by {body.task}; leave it out")
     if body.image is not None:

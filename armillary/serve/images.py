@@ -17,10 +17,9 @@ from armillary.errors import BadRequest
 from armillary.media import Clip
 from armillary.serve.bodies import documented, read_body, renamed
 from armillary.serve.jobs import work
-from armillary.serve.params import NAMES, draw_options
-from armillary.serve.schemas import Drawing, ImagesRequest
+from armillary.serve.params import NAMES, draw_options, extra_options
+from armillary.serve.schemas import Drawing, ImageEditRequest, ImagesRequest
 from armillary.serve.service import Service
-from armillary.tasks.ready import checker
 
 KINDS = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp"}
 
@@ -33,22 +32,43 @@ def routes(service: Service) -> APIRouter:
         """Make pictures from words."""
         body = await read_body(request, ImagesRequest)
         service.check_model(body.model)
-        clips = await draw_pictures(service, request, body, body.prompt, count=body.n)
-        if body.response_format == "file":
-            content = await picture_bytes(_only(clips), body.output_format, body.output_compression)
-            return Response(content, media_type=KINDS[body.output_format])
-        return JSONResponse(await _answer(body, clips))
+        return await _given(service, request, body)
+
+    @router.post("/v1/images/edits", openapi_extra=documented(ImageEditRequest))
+    async def images_edits(request: Request) -> Response:
+        """Change a picture as words say."""
+        body = await read_body(request, ImageEditRequest)
+        service.check_model(body.model)
+        return await _given(service, request, body, edit=await service.picture(body.image, "image"))
 
     return router
 
 
+async def _given(service: Service, request: Request, body: ImagesRequest, **more: Any) -> Response:
+    """What a request for pictures is answered with."""
+    extra = await picture_options(service, body)
+    clips = await draw_pictures(service, request, body, body.prompt, count=body.n, **extra, **more)
+    if body.response_format == "file":
+        content = await picture_bytes(_only(clips), body.output_format, body.output_compression)
+        return Response(content, media_type=KINDS[body.output_format])
+    return JSONResponse(await _answer(body, clips))
+
+
+async def picture_options(service: Service, body: ImagesRequest) -> dict[str, Any]:
+    """The options among the extra parameters that are a picture's."""
+    task, options = extra_options(body.extra_params or {}, service.world.facts)
+    if task != "generate":
+        raise BadRequest("extra_params.action_mode", task, "is of clips; ask /v1/videos or /v1/actions")
+    return options
+
+
 async def draw_pictures(
-    service: Service, request: Request, body: Drawing, prompt: str, *, count: int
+    service: Service, request: Request, body: Drawing, prompt: str, *, count: int, **more: Any
 ) -> list[Clip]:
     """Pictures whose seeds count up, drawn together. A client that leaves stops them."""
-    asked = draw_options(body) | {"prompt": prompt, "frames": 1, "n": count}
+    asked = {**more, **draw_options(body), "prompt": prompt, "frames": 1, "n": count}
     with renamed(NAMES):
-        checker("generate")(asked, service.world.facts)
+        await service.check("generate", asked)
         return await service.make(request, partial(work, service.world, "generate", asked))
 
 

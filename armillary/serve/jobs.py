@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -81,15 +81,15 @@ class Jobs:
         `options` hold pictures and clips as bytes. Raises HTTPException 409 for a key that was used for
         another request, 503 if too much waits.
         """
-        digest = _digest(task, options)
+        files: dict[str, bytes] = {}
+        plain = _detached(options, files)
+        digest = _digest(task, plain, files)
         if key is not None and (known := self.store.by_key(f"{owner} {key}")):
             if known.digest != digest:
                 raise HTTPException(409, "this Idempotency-Key was used for another request")
             return known
         if len(self._active) >= self._settings.max_waiting:
             raise HTTPException(503, "too many jobs are waiting; try again later", {"Retry-After": "10"})
-        files = {name: value for name, value in options.items() if isinstance(value, bytes)}
-        plain = {name: {"file": name} if name in files else value for name, value in options.items()}
         now = time.time()
         expires = now + self._settings.keep_s
         job = Job(job_id, owner, task, plain, asked, "queued", now, None, None, expires, None, None, digest)
@@ -181,13 +181,28 @@ class Jobs:
                 await asyncio.sleep(0.1)
 
     def _read(self, job: Job) -> dict[str, Any]:
-        folder = self.store.folder(job.id)
-        return {
-            name: (folder / value["file"]).read_bytes()
-            if isinstance(value, dict) and "file" in value
-            else value
-            for name, value in job.options.items()
-        }
+        return _attached(job.options, self.store.folder(job.id))
+
+
+def _detached(value: Any, files: dict[str, bytes]) -> Any:
+    """Options with every content replaced by the name of a file, which is added to `files`."""
+    if isinstance(value, bytes):
+        name = f"given-{len(files)}"
+        files[name] = value
+        return {"file": name}
+    if isinstance(value, Mapping):
+        return {name: _detached(item, files) for name, item in cast("Mapping[str, Any]", value).items()}
+    return value
+
+
+def _attached(value: Any, folder: Path) -> Any:
+    """The inverse of `_detached`, from the folder in which the files lie."""
+    if not isinstance(value, Mapping):
+        return value
+    items = cast("Mapping[str, Any]", value)
+    if set(items) == {"file"}:
+        return (folder / items["file"]).read_bytes()
+    return {name: _attached(item, folder) for name, item in items.items()}
 
 
 def _advance(progress: Progress, done: Step) -> None:
@@ -232,11 +247,9 @@ def shown_actions(actions: Actions) -> dict[str, Any]:
     }
 
 
-def _digest(task: str, options: Mapping[str, Any]) -> str:
+def _digest(task: str, options: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
     """Of a request, so that the same key for another one is noticed."""
-    total = hashlib.sha256(task.encode())
-    for name in sorted(options):
-        value = options[name]
-        total.update(name.encode() + b"\0")
-        total.update(value if isinstance(value, bytes) else json.dumps(value, sort_keys=True).encode())
+    total = hashlib.sha256(json.dumps([task, options], sort_keys=True).encode())
+    for name, content in files.items():
+        total.update(f"{name} {len(content)}".encode() + content)
     return total.hexdigest()

@@ -22,10 +22,16 @@ from armillary.serve.bodies import renamed
 from armillary.serve.jobs import work
 from armillary.serve.service import Service, given, one_of, owner_of
 from armillary.serve.trust import explain
-from armillary.tasks.ready import checker
 
 IMAGES = ("observation/image", "image")
-KEYS = {"prompt": "prompt", "domain": "domain", "seed": "seed", "steps": "steps", "guidance": "guidance"}
+KEYS = {
+    "observation/state": "state",
+    "prompt": "prompt",
+    "domain": "domain",
+    "seed": "seed",
+    "steps": "steps",
+    "guidance": "guidance",
+}
 KINDS = "biuf"  # of numbers that an array may hold
 
 
@@ -84,7 +90,7 @@ async def _answer(service: Service, socket: WebSocket, data: bytes, domain: str 
             return
         options = await run_in_threadpool(_options, seen, domain)
         with renamed({"image": IMAGES[0]}):
-            await run_in_threadpool(checker("policy"), options, service.world.facts)
+            await service.check("policy", options)
             made: Any = await service.run(owner_of(socket), partial(work, service.world, "policy", options))
     except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to this observation alone
         await socket.send_text(explain(error)[1]["error"]["message"])

@@ -147,6 +147,12 @@ class ImagesRequest(Drawing):
     user: str | None = USER
 
 
+class ImageEditRequest(ImagesRequest):
+    """`POST /v1/images/edits`."""
+
+    image: Reference
+
+
 class VideosRequest(Drawing):
     """`POST /v1/videos` and `/v1/videos/sync`."""
 
@@ -155,6 +161,7 @@ class VideosRequest(Drawing):
     input_reference: Reference | None = None
     image_reference: Reference | None = None
     video_reference: Reference | None = None
+    audio_reference: Reference | None = None
     seconds: str | None = Field(None, pattern=r"^\d+$", description="instead of num_frames; whole seconds")
     num_frames: int | None = like(GenerateRequest, "frames")
     fps: Number | None = like(GenerateRequest, "fps")
@@ -174,6 +181,7 @@ class ActionsRequest(Body):
     actions: Annotated[list[list[Number]] | None, BeforeValidator(_parsed)] = Field(
         None, description="rows of numbers in the robot's units"
     )
+    state: Annotated[list[Number] | None, BeforeValidator(_parsed)] = like(PolicyRequest, "state")
     clip: bool = Field(True, description="also give what it would look like, as MP4 in base64")
     steps: int | None = like(PolicyRequest, "steps")
     guidance: Number | None = like(PolicyRequest, "guidance")
@@ -209,6 +217,7 @@ BODIES: tuple[type[Body], ...] = (
     ChatRequest,
     ResponsesRequest,
     ImagesRequest,
+    ImageEditRequest,
     VideosRequest,
     ActionsRequest,
     FileUpload,

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import os
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -12,13 +13,14 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from armillary.errors import BadRequest, Cancelled
+from armillary.errors import BadRequest, Cancelled, nearest
 from armillary.media.decode import read_picture
 from armillary.serve.door import Door, Uploads
 from armillary.serve.jobs import Jobs
 from armillary.serve.settings import Settings
 from armillary.serve.worker import Busy, Talk, Ticket, Told, Worker
 from armillary.step import OnStep
+from armillary.tasks.ready import checker
 from armillary.tasks.reason import Delta, Reasoner
 from armillary.world import World, screened
 
@@ -50,6 +52,11 @@ class Service:
     def check_model(self, model: str | None) -> None:
         if model is not None and model != self.model:
             raise HTTPException(404, f"the model {model!r} is not here; this server has {self.model!r}")
+
+    async def check(self, task: str, options: Mapping[str, Any]) -> None:
+        """Raise the BadRequest that this task of the world would raise, and none of its paths are opened."""
+        refuse_paths(options, self.world.facts.robots)
+        await run_in_threadpool(checker(task), options, self.world.facts)
 
     async def make(self, request: Request, work: Callable[[OnStep], Result]) -> Result:
         """Have the worker denoise for a request that waits for it; a client that leaves cancels it."""
@@ -126,6 +133,20 @@ def owner_of(request: Any) -> str:
     """Who asks, as far as taking turns goes: a digest of the key, else an address."""
     client, key = request.client, request.headers.get("authorization", "")
     return hashlib.sha256(key.encode()).hexdigest()[:16] if key else client.host if client else "?"
+
+
+def refuse_paths(options: Mapping[str, Any], robots: Sequence[str]) -> None:
+    """The library opens what is given as a path; whoever asks a server may not name its files."""
+    for name in ("image", "video", "edit", "sound", "actions", "state"):
+        if isinstance(options.get(name), str | os.PathLike):
+            raise BadRequest(name, options[name], "is no content")
+    for hint, control in (options.get("controls") or {}).items():
+        if isinstance(control["clip"], str | os.PathLike):
+            raise BadRequest(f"controls.{hint}", control["clip"], "is no content")
+    domain = options.get("domain")
+    if domain is not None and domain not in robots:
+        close = " or ".join(nearest(domain, robots))
+        raise BadRequest("domain", domain, f"no such robot here; nearest: {close}")
 
 
 def new_id(kind: str) -> str:

@@ -20,9 +20,8 @@ from armillary.serve.bodies import documented, read_body, renamed
 from armillary.serve.jobs import Progress
 from armillary.serve.params import NAMES, Wanted, wanted
 from armillary.serve.schemas import VideosRequest
-from armillary.serve.service import Service, event, new_id, owner_of
+from armillary.serve.service import Service, event, new_id, one_of, owner_of
 from armillary.serve.store import Job
-from armillary.tasks.ready import checker
 
 STATUS = {"running": "in_progress", "done": "completed"}
 Key = Annotated[str | None, Header(max_length=255, description="the same key asks for the same job")]
@@ -122,20 +121,24 @@ async def _begin(service: Service, request: Request, key: str | None) -> Job:
     asked = wanted(body, service.world.facts)
     options = await read_references(service, asked)
     with renamed(NAMES):
-        await run_in_threadpool(checker(asked.task), options, service.world.facts)
+        await service.check(asked.task, options)
     said = {"prompt": body.prompt, "user": body.user}
     return service.jobs.add(new_id("video_gen"), owner_of(request), asked.task, options, said, key)
 
 
 async def read_references(service: Service, asked: Wanted) -> dict[str, Any]:
-    """The options with references read: bytes of a picture or clip."""
+    """The options with references read: bytes of pictures, clips and sounds."""
     options = dict(asked.options)
-    for name in ("image", "video"):
+    for name in ("image", "video", "audio"):
         if name in options:
             options[name] = await service.content(options[name], f"{name}_reference")
     if "media" in options:
         content = await service.content(options.pop("media"), "input_reference")
         options[_kind(content)] = content
+    if "audio" in options:
+        options["sound"] = one_of(generate_sound=options.get("sound"), audio_reference=options.pop("audio"))
+    for hint, control in options.get("controls", {}).items():
+        control["clip"] = await service.content(control["clip"], f"extra_params.{hint}.control_path")
     return options
 
 

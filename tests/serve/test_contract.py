@@ -119,6 +119,15 @@ def test_a_picture_is_made_in_a_chat_that_asks_for_one(live: Live, world: World)
     assert (pixels == world.generate("a green square", frames=1, steps=2, seed=7).frames[0]).all()
 
 
+def test_a_picture_is_changed_as_words_say(live: Live, world: World, picture: np.ndarray) -> None:
+    content = base64.b64decode(data_uri(picture).partition(",")[2])
+    made = live.openai().images.edit(
+        image=("a.png", content), prompt="a blue disc", extra_body={"seed": 3, "num_inference_steps": 2}
+    )
+    alone = world.generate("a blue disc", frames=1, edit=picture, seed=3, steps=2)
+    assert (read_picture(base64.b64decode(made.data[0].b64_json)) == alone.frames[0]).all()
+
+
 def test_uploads_are_named_in_later_requests(live: Live, picture: np.ndarray) -> None:
     client = live.openai()
     content = base64.b64decode(data_uri(picture).partition(",")[2])

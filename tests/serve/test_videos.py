@@ -1,5 +1,7 @@
 """Jobs: made while nobody waits, followed, cancelled, kept over a restart, and the forms of vLLM-Omni."""
 
+import base64
+import io
 import json
 import time
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import openai
 import pytest
+from PIL import Image
 
 from armillary.media import Clip, read_clip
 from armillary.sim import episode
@@ -42,7 +45,7 @@ def test_openais_client_makes_polls_fetches_and_deletes(live: Live, world: World
         client.videos.retrieve(video.id)
 
 
-def test_the_form_of_vllm_omni_is_answered_with_the_clip(live: Live, tmp_path: Path) -> None:
+def test_the_form_of_vllm_omni_is_answered_with_the_clip(live: Live, world: World, tmp_path: Path) -> None:
     """The request of that project's documentation, with our model's size and fewer frames."""
     push = episode("push", 0, split="test")
     Clip(push.frames, push.fps).save(tmp_path / "car.mp4")
@@ -55,7 +58,12 @@ def test_the_form_of_vllm_omni_is_answered_with_the_clip(live: Live, tmp_path: P
         "guidance_scale": (None, "6"),
         "flow_shift": (None, "10"),
         "seed": (None, "0"),
-        "extra_params": (None, json.dumps({"guardrails": False})),
+        "extra_params": (
+            None,
+            json.dumps(
+                {"use_resolution_template": False, "use_duration_template": False, "guardrails": False}
+            ),
+        ),
         "input_reference": ("car.mp4", (tmp_path / "car.mp4").read_bytes(), "video/mp4"),
     }
     with live.http() as http:
@@ -63,7 +71,10 @@ def test_the_form_of_vllm_omni_is_answered_with_the_clip(live: Live, tmp_path: P
     assert made.status_code == 200, made.text
     assert made.headers["content-type"] == "video/mp4"
     assert made.headers["x-model"] == "pocket"
-    assert read_clip(made.content).frames.shape == (9, 64, 64, 3)
+    clip = world.generate(
+        PROMPT, video=Clip(push.frames, push.fps), frames=9, steps=3, guidance=6, shift=10, verbatim=True
+    )
+    assert read_clip(made.content).frames.shape == clip.frames.shape == (9, 64, 64, 3)
 
 
 def test_a_job_tells_its_steps_and_its_end(live: Live) -> None:
@@ -150,11 +161,50 @@ def test_forward_dynamics_is_a_job_too(live: Live, world: World) -> None:
     assert read_clip(made.content).frames.shape == alone.frames.shape
 
 
+def test_a_clip_follows_a_control(live: Live) -> None:
+    out = io.BytesIO()
+    push = episode("push", 0, split="test")
+    frames = [Image.fromarray(frame) for frame in push.frames]
+    frames[0].save(out, "GIF", save_all=True, append_images=frames[1:], duration=125)
+    uri = f"data:image/gif;base64,{base64.b64encode(out.getvalue()).decode()}"
+    extra = {"edge": {"control_path": uri, "preset_edge_threshold": "low"}, "control_guidance": 1.5}
+    body = {"prompt": PROMPT, "num_inference_steps": 1, "extra_params": extra}
+    with live.http() as http:
+        made = http.post("/v1/videos", json=body).json()
+    told = ended(live, made["id"])
+    assert told["status"] == "completed", told
+    assert told["receipt"]["used"]["control_guidance"] == 1.5
+    assert told["receipt"]["used"]["controls"]["edge"]["strength"] == "low"
+
+
+@pytest.mark.parametrize(
+    ("extra", "param"),
+    [
+        ({"sound_gen": "/etc/passwd"}, "extra_params.sound_gen"),
+        ({"action_mode": "forward_dynamics", "action": "/etc/passwd"}, "extra_params.action"),
+        ({"action_mode": "policy", "domain_name": "/tmp/robot.toml"}, "extra_params.domain_name"),
+        ({"edge": {"control_path": "/etc/passwd"}}, "extra_params.edge.control_path"),
+        ({"edge": "/etc/passwd"}, "extra_params.edge"),
+        ({"num_frames": "5"}, "extra_params.num_frames"),
+        ({"guardrails": True}, "extra_params.guardrails"),
+        ({"use_duration_template": False}, "extra_params.use_resolution_template"),
+        ({"nothing": 1}, "extra_params.nothing"),
+    ],
+)
+def test_extra_parameters_are_used_or_refused_by_name_and_open_no_file(
+    live: Live, extra: dict, param: str
+) -> None:
+    with live.http() as http:
+        body = {"prompt": PROMPT, "extra_params": extra, "num_inference_steps": 1}
+        if extra.get("action_mode"):
+            picture = base64.b64encode(png(episode("push", 0).picture())).decode()
+            body["image_reference"] = f"data:image/png;base64,{picture}"
+        refused = http.post("/v1/videos", json=body)
+    assert refused.status_code == 400, refused.text
+    assert refused.json()["error"]["param"] == param
+
+
 def png(picture_HW3: np.ndarray) -> bytes:
-    import io
-
-    from PIL import Image
-
     out = io.BytesIO()
     Image.fromarray(picture_HW3).save(out, "PNG")
     return out.getvalue()
