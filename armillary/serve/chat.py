@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from armillary.answers import Answer, Usage
+from armillary.answers import Answer, TokenLogprob, Usage
 from armillary.errors import BadRequest, Cancelled, nearest
 from armillary.serve.bodies import JSON, documented, read_body, renamed
 from armillary.serve.images import draw_pictures, encoded
@@ -47,6 +47,7 @@ def routes(service: Service) -> APIRouter:
 def answer_options(body: Answering) -> dict[str, Any]:
     """The library's options of an answer; a greedy one is the same whatever seed and top_p 1 say."""
     names = ("temperature", "top_k", "top_p", "presence_penalty", "repetition_penalty", "seed")
+    names = (*names, "thinking_budget")
     options = given({name: getattr(body, name) for name in names})
     if not options.get("temperature"):
         options.pop("seed", None)
@@ -60,9 +61,23 @@ async def conversation(service: Service, body: ChatRequest) -> tuple[list[dict[s
     messages = await read_messages(service, [m.model_dump(exclude={"name"}) for m in body.messages])
     asked = one_of(max_tokens=body.max_tokens, max_completion_tokens=body.max_completion_tokens)
     options = answer_options(body) | limited(service, asked, "max_tokens") | given({"n": body.n})
+    if body.response_format is not None:
+        told = body.response_format.json_schema
+        options |= formed(body.response_format.type, told and told.schema_, "response_format.json_schema")
+    if body.logprobs:
+        options["logprobs"] = body.top_logprobs or 0
+    elif body.top_logprobs is not None:
+        raise BadRequest("top_logprobs", body.top_logprobs, "needs logprobs: true")
     if body.stop:
         options["stop"] = [body.stop] if isinstance(body.stop, str) else body.stop
     return messages, options
+
+
+def formed(kind: str, schema: dict[str, Any] | None, field: str) -> dict[str, Any]:
+    """The library's schema of an answer that is to be free text, any JSON object, or JSON by a schema."""
+    if (kind == "json_schema") is (schema is None):
+        raise BadRequest(field, schema, "goes with the type json_schema, and only with it")
+    return {} if kind == "text" else {"schema": schema or {"type": "object"}}
 
 
 def limited(service: Service, asked: int | None, name: str) -> dict[str, Any]:
@@ -157,7 +172,7 @@ async def _chunks(service: Service, body: ChatRequest, deltas: AsyncGenerator[De
             said |= {"content": delta.text} if delta.text else {}
             said |= {"reasoning_content": delta.thinking} if delta.thinking else {}
             choice: dict[str, Any] = {"index": delta.choice, "delta": said}
-            choice |= {"finish_reason": None, "logprobs": None}
+            choice |= {"finish_reason": None, "logprobs": chances(delta.logprobs)}
             if delta.answer is not None:
                 usages.append(delta.answer.usage)
                 said |= marks(delta.answer)
@@ -170,7 +185,12 @@ async def _chunks(service: Service, body: ChatRequest, deltas: AsyncGenerator[De
 
 def _completion(service: Service, answers: list[Answer]) -> dict[str, Any]:
     choices = [
-        {"index": i, "message": _message(a), "finish_reason": a.finish_reason, "logprobs": None}
+        {
+            "index": i,
+            "message": _message(a),
+            "finish_reason": a.finish_reason,
+            "logprobs": chances(a.logprobs),
+        }
         for i, a in enumerate(answers)
     ]
     receipt = {"receipt": dict(answers[0].receipt)}
@@ -192,6 +212,20 @@ def marks(answer: Answer) -> dict[str, Any]:
     kinds = ("boxes", "points", "trajectories", "events")
     found: dict[str, tuple[Any, ...]] = {name: getattr(answer, name) for name in kinds}
     return {name: [asdict(mark) for mark in kind] for name, kind in found.items() if kind}
+
+
+def chances(tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    """Log-probabilities in OpenAI's form."""
+    if not tokens:
+        return None
+    told = [{**_chance(token), "top_logprobs": [_chance(top) for top in token.top]} for token in tokens]
+    return {"content": told, "refusal": None}
+
+
+def _chance(token: TokenLogprob) -> dict[str, Any]:
+    # JSON has no infinity: -9999 is what OpenAI's own API says for "never".
+    logprob = max(token.logprob, -9999.0)
+    return {"token": token.text, "bytes": list(token.spelling), "logprob": logprob}
 
 
 def usage(usages: Sequence[Usage]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from armillary.serve.chat import conversation
 from armillary.serve.params import wanted
 from armillary.serve.play import asked
 from armillary.serve.schemas import ActionsRequest, ChatRequest, TableRequest, VideosRequest
-from armillary.serve.service import Service
+from armillary.serve.service import Service, refuse_paths
 from armillary.serve.videos import read_references
 
 
@@ -51,6 +51,7 @@ def routes(service: Service) -> APIRouter:
 
 
 async def _laid_out(service: Service, task: str, options: dict[str, Any]) -> dict[str, Any]:
+    refuse_paths(options, service.world.facts.robots)
     return await run_in_threadpool(partial(_explained, service.model, task, options))
 
 

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from armillary.answers import Answer
 from armillary.errors import BadRequest
 from armillary.serve.bodies import JSON, documented, read_body
-from armillary.serve.chat import answer_options, collect, limited, marks, read_messages, streamed
+from armillary.serve.chat import answer_options, collect, formed, limited, marks, read_messages, streamed
 from armillary.serve.schemas import ResponsesRequest
 from armillary.serve.service import Service, event, new_id
 from armillary.tasks.reason import Delta
@@ -30,6 +30,8 @@ def routes(service: Service) -> APIRouter:
         service.check_model(body.model)
         messages = await read_messages(service, _messages(body), field="input")
         options = answer_options(body) | limited(service, body.max_output_tokens, "max_output_tokens")
+        if body.text and (form := body.text.format):
+            options |= formed(form.type, form.schema_, "text.format.schema")
         deltas = service.talk(request, messages, options)
         if body.stream:
             return await streamed(deltas, partial(_events, service, body))

@@ -85,6 +85,7 @@ class Answering(Body):
     top_k: int | None = like(ReasonRequest, "top_k")
     presence_penalty: Number | None = like(ReasonRequest, "presence_penalty")
     repetition_penalty: Number | None = like(ReasonRequest, "repetition_penalty")
+    thinking_budget: int | None = like(ReasonRequest, "thinking_budget")
     seed: int | None = like(ReasonRequest, "seed")
     stream: bool = False
     user: str | None = USER
@@ -114,11 +115,23 @@ class ChatRequest(Answering, Drawing):
     n: int | None = like(ReasonRequest, "n")
     stop: str | list[str] | None = like(ReasonRequest, "stop")
     response_format: ResponseFormat | None = None
+    logprobs: bool | None = Field(None, description="tell how likely each token was")
+    top_logprobs: int | None = like(ReasonRequest, "logprobs")
     stream_options: StreamOptions | None = None
 
 
+class TextFormat(Body):
+    """`ResponseFormat` with the schema beside its type."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str = "answer"
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
 class TextOptions(Body):
-    format: dict[str, Any] | None = Field(None, description="`text`, `json_object` or `json_schema`")
+    format: TextFormat | None = None
 
 
 class ResponsesRequest(Answering):

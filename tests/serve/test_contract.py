@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
@@ -57,6 +58,34 @@ def test_a_stream_joins_to_the_whole_answer_with_usage(live: Live, picture: np.n
     joined = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert joined == whole.choices[0].message.content
     assert chunks[-1].usage == whole.usage
+
+
+SCHEMA = {"type": "object", "properties": {"where": {"enum": ["left", "right"]}}, "required": ["where"],
+          "additionalProperties": False}  # fmt: skip
+
+
+def test_an_answer_follows_a_json_schema(live: Live) -> None:
+    client, form = live.openai(), {"name": "place", "schema": SCHEMA, "strict": True}
+    messages = [{"role": "user", "content": QUESTION}]
+    said = client.chat.completions.create(
+        model="pocket", messages=messages, response_format={"type": "json_schema", "json_schema": form}
+    )
+    assert json.loads(said.choices[0].message.content)["where"] in ("left", "right")
+    same = client.responses.create(
+        model="pocket", input=QUESTION, text={"format": {"type": "json_schema", **form}}
+    )
+    assert same.output_text == said.choices[0].message.content
+
+
+def test_the_chances_of_tokens_are_told(live: Live, world: World) -> None:
+    asked = {"model": "pocket", "messages": [{"role": "user", "content": QUESTION}], "logprobs": True}
+    said = live.openai().chat.completions.create(**asked, top_logprobs=2).choices[0].logprobs.content
+    alone = world.reason(QUESTION, logprobs=2).logprobs
+    assert [t.logprob for t in said] == [t.logprob for t in alone]
+    assert [len(t.top_logprobs) for t in said] == [2] * len(said)
+    chunks = live.openai().chat.completions.create(**asked, stream=True)
+    told = [c.choices[0].logprobs for c in chunks]
+    assert [t.logprob for some in told if some for t in some.content] == [t.logprob for t in said]
 
 
 def test_several_answers_are_those_of_seeds_that_count_up(live: Live) -> None:
