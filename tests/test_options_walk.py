@@ -84,6 +84,9 @@ CASES: dict[type[Request], dict[str, Case]] = {
         "repetition_penalty": (SAMPLED, 8.0),
         "presence_penalty": (SAMPLED, 2.0),
         "n": (SAMPLED, 2),
+        "schema": (REASON, {"type": "object", "properties": {}, "additionalProperties": False}),
+        "thinking_budget": (REASON, 2),
+        "logprobs": (REASON, 2),
         "stop": (SAMPLED, list("abcdefghijklmnopqrstuvwxyz .,?")),
     },
     GenerateRequest: {
@@ -185,7 +188,8 @@ def outcome(world: World, kind: type[Request], options: dict[str, Any]) -> Any:
 def numbers(made: Answer | Clip | Actions) -> Any:
     """All that a person gets of a result, but for its receipt; of a choice, its scores."""
     if isinstance(made, Answer):
-        return made.text, made.finish_reason, [numbers(x) for x in made.others]
+        thought = made.receipt.get("thinking")  # how much, if a budget was given: this model never thinks
+        return made.text, made.finish_reason, made.logprobs, thought, [numbers(x) for x in made.others]
     choice = json.dumps(made.receipt.get("choice", {}).get("candidates"))
     if isinstance(made, Clip):
         return made.frames.tolist(), None if made.sound is None else made.sound.tolist(), made.fps, choice
@@ -194,7 +198,7 @@ def numbers(made: Answer | Clip | Actions) -> Any:
 
 @pytest.mark.parametrize("kind", CASES)
 def test_every_option_has_a_case(kind: type[Request]) -> None:
-    assert set(CASES[kind]) == set(kind.model_fields)
+    assert set(CASES[kind]) == {field.alias or name for name, field in kind.model_fields.items()}
 
 
 def test_every_part_of_a_control_has_a_case() -> None:
