@@ -5,10 +5,11 @@ keys and values of what was read, and what is computed at the moment.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from armillary.codecs.wan_sizes import decoder_levels, decoding_bytes, encoding_bytes
+from armillary.codecs.wan_tiles import tile_side
 from armillary.codecs.wan_vae import WanVAEConfig
 from armillary.memory import MODES, Choice, Mode, Weights, gigabytes
 from armillary.model import Config
@@ -43,6 +44,7 @@ class Plan:
     tokens: Mapping[str, int]
     flops: Mapping[str, float]
     stages: Mapping[Mode, Sequence[Stage]]
+    tile: int | None = None  # latents on the side of a tile, where not one latent frame can be decoded whole
 
     def peak(self, mode: Mode | None = None) -> int:
         """Bytes of the largest stage; of the chosen memory mode if none is named."""
@@ -62,6 +64,8 @@ class Plan:
         tokens = ", ".join(f"{count:,} {kind}" for kind, count in self.tokens.items())
         work = ", ".join(f"{name} {count / 1e12:.3g}" for name, count in self.flops.items())
         chosen = f"memory {self.memory.mode}: {self.memory.why}"
+        if self.tile is not None:
+            chosen += f"\ndecoded in tiles of {self.tile}x{self.tile} latents, which is approximate"
         return "\n".join([*rows, "", f"tokens: {tokens}", f"TFLOP: {work}", chosen])
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,10 +84,14 @@ class Job:
     patch: int  # latents a token, on a side
     looked: int  # patches of the vision tower
     sound: tuple[int, int]  # channels of the audio decoder's last level, samples
+    tile: int | None  # latents on the side of a tile that is decoded at a time
 
     @classmethod
-    def of(cls, parts: Parts, pack: Pack, used: Mapping[str, Any]) -> "Job":
-        """A pack that `parts`, with or without weights, were given for a request that settled on `used`."""
+    def of(cls, parts: Parts, pack: Pack, used: Mapping[str, Any], *, itemsize: int, room: int) -> "Job":
+        """A pack that `parts`, with or without weights, were given for a request that settled on `used`.
+
+        room: bytes in which a latent frame can be decoded.
+        """
         visual, sounds = pack.visual(), [s for s in pack.samples[0].segments if s.kind == "sound"]
         looked = 0 if visual is None or parts.sight is None else len(visual.rows_V) * parts.sight.merge**2
         sound = (0, 0)
@@ -91,7 +99,10 @@ class Job:
             sound = parts.audio.config.dec_dim, len(sounds[0]) * parts.audio.hop
         checkpoint, video = parts.checkpoint, parts.video and parts.video.config
         patch = checkpoint.traits.latent_patch_size
-        return cls(pack, used, checkpoint.config, video, patch, looked, sound)
+        job = cls(pack, used, checkpoint.config, video, patch, looked, sound, None)
+        if video is None or job.answers:
+            return job
+        return replace(job, tile=tile_side(video, *job.latents[1:], itemsize, room))
 
     @property
     def tokens(self) -> dict[str, int]:
@@ -161,7 +172,8 @@ def _drawing(job: Job, itemsize: int) -> list[Moment]:
     moments.append(("draw", (2 * read + drawn) * token, _block(c, drawn, itemsize)))
     if job.used.get("decode", True):
         made = pixels * (1 + 4 * (time - 1))
-        piece = decoding_bytes(job.video, h, w, itemsize)
+        rows, columns = (side if job.tile is None else min(side, job.tile) for side in (h, w))
+        piece = decoding_bytes(job.video, rows, columns, itemsize)
         moments.append(("decode", 0, max(piece + made * itemsize, 3 * 4 * made)))
     if job.sound[1]:
         moments.append(("sound", 0, 5 * job.sound[0] * job.sound[1] * itemsize))

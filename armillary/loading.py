@@ -21,7 +21,7 @@ from armillary.layout import Layout
 from armillary.layout.blank import Shown, blank_parts
 from armillary.locate import JSON_FILES, find_device, find_dtype, locate
 from armillary.lowbit import Form, check_form
-from armillary.memory import Mode, check_mode, choose, free_bytes
+from armillary.memory import Mode, check_mode, choose, decoding_room, free_bytes
 from armillary.sequence import Pack, Sample, pack
 from armillary.settle import Receipt
 from armillary.shards import SHARD_LIMIT
@@ -146,7 +146,8 @@ def plan(
     receipt = checker(task)(options, read_facts(*locate(source, files=JSON_FILES)))
     name, parts, given = _prepared(task, source, options)
     weighed = weigh(parts.checkpoint, kind, weights)
-    job = Job.of(parts, given, receipt.used)
+    room, size = decoding_room(where), kind.itemsize
+    job = Job.of(parts, given, receipt.used, itemsize=size, room=room)
     mapped = where.type == "cpu" and parts.checkpoint.dtype == kind and weights is None
     return Plan(
         task,
@@ -154,7 +155,8 @@ def plan(
         choose(weighed, free_bytes(where), memory),
         job.tokens,
         work(job),
-        lay(job, weighed, itemsize=kind.itemsize, mapped=mapped),
+        lay(job, weighed, itemsize=size, mapped=mapped),
+        job.tile,
     )
 
 

@@ -244,3 +244,8 @@ def free_bytes(device: torch.device) -> int:
         used = int((group / "memory.current").read_text()) - int(kept[1] if kept else 0)
         found.append(int((group / "memory.max").read_text()) - used)
     return max(0, min(found))
+
+
+def decoding_room(device: torch.device) -> int:
+    """Bytes that decoding one latent frame may take; beyond them it is done in tiles."""
+    return int(SHARE * free_bytes(device))

@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from armillary.codecs.wan_tiles import decode_tiled, tile_side
 from armillary.codecs.wan_vae import WanVAE
 from armillary.errors import BadRequest, nearest
 from armillary.media.source import Pixels
+from armillary.memory import decoding_room
 from armillary.tasks.parts import Parts
 
 LONGEST = 200  # times as long as wide, at most: to cover a canvas, a line of pixels would grow without bound
@@ -137,8 +139,13 @@ def decode(video: WanVAE, latents_Zthw: Tensor) -> Pixels:
 
 
 def decode_frames(video: WanVAE, latents_Zthw: Tensor) -> Tensor:
-    """Frames [T, 3, H, W] in [-1, 1] of normalised latents, unrounded."""
-    frames_3THW = finite(video.decode(latents_Zthw[None])[0].float(), "decoding the video")
+    """Frames [T, 3, H, W] in [-1, 1] of normalised latents, unrounded; in tiles if not one latent fits."""
+    height, width = latents_Zthw.shape[2:]
+    room, itemsize = decoding_room(latents_Zthw.device), video.post_quant_conv.weight.itemsize
+    side = tile_side(video.config, height, width, itemsize, room)
+    one_Zthw = latents_Zthw[None]
+    frames_B3THW = video.decode(one_Zthw) if side is None else decode_tiled(video, one_Zthw, side)
+    frames_3THW = finite(frames_B3THW[0].float(), "decoding the video")
     return frames_3THW.movedim(1, 0)
 
 
