@@ -57,10 +57,13 @@ EXTRAS = {
     "pymunk": {"sim"},
     "gymnasium": {"sim"},
     "pyarrow": {"sim", "train"},
-    **dict.fromkeys(
-        ("fastapi", "starlette", "uvicorn", "python_multipart", "websockets", "msgpack", "prometheus_client"),
-        {"serve"},
-    ),
+    "fastapi": {"serve"},
+    "starlette": {"serve"},
+    "uvicorn": {"serve"},
+    "python_multipart": {"serve"},
+    "websockets": {"serve"},
+    "msgpack": {"serve"},
+    "prometheus_client": {"serve"},
 }
 NEVER = {"diffusers", "transformers", "peft", "torchvision"}
 
