@@ -113,11 +113,12 @@ class Keeper:
     def _bring(self, page: _Page, _module: nn.Module, _inputs: tuple[Any, ...]) -> None:
         if page in self._here:
             return
+        state = self._read_ahead(page)
         for other in list(self._here):
             if self.mode == "stream" or other.group != page.group:
                 self._here.remove(other)
                 self._send_away(other)
-        page.module.load_state_dict(self._fetched(page), strict=False, assign=True)
+        page.module.load_state_dict(state or self._fetch(page), strict=False, assign=True)
         self._here.append(page)
         if page.after is not None and page.after not in self._here:
             self._ahead = page.after, self._reader.submit(self._fetch, page.after)
@@ -133,15 +134,16 @@ class Keeper:
         }
         page.module.load_state_dict(empty, strict=False, assign=True)
 
-    def _fetched(self, page: _Page) -> dict[str, Tensor]:
-        """The tensors of a page: read ahead, if it is the one; else what was read goes first."""
+    def _read_ahead(self, page: _Page) -> dict[str, Tensor] | None:
+        """The tensors of a page if it is the one that was read ahead; of another one they are dropped."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] is page:
+        if ahead is None:
+            return None
+        if ahead[0] is page:
             return ahead[1].result()
-        if ahead is not None and not ahead[1].cancel():
+        if not ahead[1].cancel():
             ahead[1].exception()  # waits
-        del ahead
-        return self._fetch(page)
+        return None
 
     def _fetch(self, page: _Page) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}

@@ -35,11 +35,12 @@ class Watch:
         return now
 
     def begins_with(self, module: nn.Module, stage: str) -> None:
-        """From the first call of `module` on, when its weights are there, it is `stage`."""
+        """From the first call of `module` on, when its weights are there, it is `stage`; that begins once."""
 
         def begin(*_: object) -> None:
-            self.stage = stage
-            self.look()
+            if stage not in self.peaks:
+                self.stage = stage
+                self.look()
 
         module.register_forward_pre_hook(begin)
 
