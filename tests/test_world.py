@@ -371,7 +371,8 @@ def test_methods_take_exactly_the_fields_of_their_request(
     method: Any, kind: type[Request], typed: Any
 ) -> None:
     named = set(inspect.signature(method).parameters) - {"self", "options", "on_step", "stream"}
-    assert named | set(typed.__annotations__) == set(kind.model_fields)
+    fields = {field.alias or name for name, field in kind.model_fields.items()}
+    assert named | set(typed.__annotations__) == fields
 
 
 def test_an_unknown_task_is_refused(folder: Path) -> None:

@@ -37,13 +37,13 @@ _IMAGE = {
     "full": Defaults(50, 4.0, 3.0, 1, 24.0, 960, 960),
     "edge": Defaults(50, 4.0, 3.0, 1, 24.0, 640, 640),
     "distilled": Defaults(4, 1.0, None, 1, 24.0, 1024, 1024),
-    "small": Defaults(10, 3.0, None, 1, 8.0, 64, 64),
+    "small": Defaults(10, 2.0, None, 1, 8.0, 64, 64),
 }
 _EDIT = {  # height and width: the longer side
     "full": Defaults(35, 6.0, 5.0, 1, 24.0, 512, 512),
     "edge": Defaults(35, 6.0, 5.0, 1, 24.0, 512, 512),
     "distilled": Defaults(4, 1.0, None, 1, 24.0, 512, 512),
-    "small": Defaults(10, 3.0, None, 1, 8.0, 64, 64),
+    "small": Defaults(10, 2.0, None, 1, 8.0, 64, 64),
 }
 _VIDEO = {
     "full": Defaults(35, 6.0, 10.0, 189, 24.0, 720, 1280),

@@ -22,8 +22,7 @@ from armillary.tasks.generate import Given, generate, require_audio
 from armillary.tasks.parts import Parts, load_parts
 from armillary.tasks.reason import reason
 from armillary.tasks.segments import Latents
-
-OPTIONS = SamplingOptions(10)
+from armillary.wording import Wording
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def test_pictures_from_words(bench: Bench) -> None:
     made = decode_clips(require_video(bench.parts), [x.vision_ZThw for x in drawn])
     for seed, caption in enumerate(captions):
         options = usual(bench, "image", seed)
-        alone = generate(bench.parts, caption, canvas=Canvas(1, 8.0, 64, 64), options=options)
+        (alone,) = generate(bench.parts, Wording(caption), canvas=Canvas(1, 8.0, 64, 64), options=options)
         assert close(made[seed], alone.frames)
 
 
@@ -58,9 +57,9 @@ def test_clips_with_sound_from_a_picture(bench: Bench) -> None:
     (first,) = started(bench, [e.picture()], 9)
     wanted = wanted_clip(e.caption, Latents(first, 8.0, (0,), sound_SL=torch.zeros(16, 18)))
     (drawn,) = draw_many(bench.parts, "video", [wanted], seeds=[5])
-    alone = generate(
+    (alone,) = generate(
         bench.parts,
-        e.caption,
+        Wording(e.caption),
         canvas=Canvas(9, 8.0, 64, 64),
         given=Given(image=e.picture()),
         sound=True,
@@ -77,7 +76,9 @@ def test_forward_dynamics(bench: Bench) -> None:
     e = episode("wander", 0)
     assert e.actions is not None
     (made,) = forward_many(bench, [e.picture()], [e.actions])
-    alone = act.forward_dynamics(bench.parts, e.picture(), e.actions, robot("tabletop"), options=OPTIONS)
+    alone = act.forward_dynamics(
+        bench.parts, e.picture(), e.actions, robot("tabletop"), options=usual(bench, "policy", 0)
+    )
     assert close(made, alone.frames)
 
 
@@ -88,7 +89,12 @@ def test_policy(bench: Bench) -> None:
     wanted = wanted_act("push the red disc left", latents)
     (found,) = drawn_actions(draw_many(bench.parts, "policy", [wanted]))
     alone = act.policy(
-        bench.parts, "push the red disc left", e.picture(), body, decode_clip=False, options=OPTIONS
+        bench.parts,
+        "push the red disc left",
+        e.picture(),
+        body,
+        decode_clip=False,
+        options=usual(bench, "policy", 0),
     )
     assert np.abs(found - alone.values).max() < 1e-2
 

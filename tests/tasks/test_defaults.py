@@ -92,7 +92,7 @@ def test_every_default_says_where_it_is_from(published: tuple[Checkpoint, tuple[
 
 def test_pocket() -> None:
     pocket = Checkpoint(POCKET)
-    assert defaults(pocket, "image") == Defaults(10, 3.0, None, 1, 8.0, 64, 64)
+    assert defaults(pocket, "image") == Defaults(10, 2.0, None, 1, 8.0, 64, 64)
     assert defaults(pocket, "video") == Defaults(10, 2.0, None, 9, 8.0, 64, 64)
     assert defaults(pocket, "policy") == Defaults(4, 1.0, None, 9, 8.0, 64, 64)
     assert origins(pocket, "video")["shift"] == "scheduler/scheduler_config.json: flow_shift"
