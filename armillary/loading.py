@@ -5,11 +5,11 @@
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from armillary.adapters import AdapterSource, apply_all, weighted
 from armillary.adapters import merge as fold_in
@@ -19,18 +19,25 @@ from armillary.facts import Facts
 from armillary.guard import Guard, find_guard
 from armillary.layout import Layout
 from armillary.layout.blank import Shown, blank_parts
-from armillary.locate import JSON_FILES, find_device, find_dtype, locate
+from armillary.locate import JSON_FILES, files_for, find_device, find_dtype, locate
 from armillary.lowbit import Form, check_form
 from armillary.memory import Mode, check_mode, choose, decoding_room, free_bytes
 from armillary.sequence import Pack, Sample, pack
 from armillary.settle import Receipt
 from armillary.shards import SHARD_LIMIT
 from armillary.tasks.messages import converse
-from armillary.tasks.parts import Parts, load_parts, weigh
+from armillary.tasks.parts import EVERY_PART, Part, Parts, load_parts, weigh
 from armillary.tasks.ready import checker, describing, question, read_facts
 from armillary.tasks.save import save_parts
 from armillary.weights import Checkpoint
 from armillary.world import World
+
+
+class LoadOptions(TypedDict, total=False):
+    """What few people give."""
+
+    merge: bool
+    guard: str | os.PathLike[str] | Guard | None
 
 
 def load(
@@ -41,8 +48,8 @@ def load(
     memory: Mode | None = None,
     weights: Form | None = None,
     adapters: Sequence[AdapterSource] = (),
-    merge: bool = False,
-    guard: str | os.PathLike[str] | Guard | None = None,
+    want: Collection[Part] = EVERY_PART,
+    **rare: Unpack[LoadOptions],
 ) -> World:
     """A checkpoint in memory, ready to be asked.
 
@@ -52,30 +59,41 @@ def load(
     "resident", "tower" (one tower or autoencoder at a time) or "stream" (one block at a time, from disk); the
     results are the same; None is the fastest that fits what is free, and `world.memory` says why. weights:
     "int8" or "int4" hold the linear layers of both towers rounded to so many bits; None as stored. adapters:
-    LoRA files, or pairs of a file and how strongly it counts; `merge` folds them into the weights. guard:
-    looks at what is asked and made: a file of words, "cosmos" (`cosmos_guardrail`), or one of one's own; None
-    is off, which every receipt says. Raises BadRequest for a source that cannot be found and for weights that
-    do not fit their configs.
+    LoRA files, or pairs of a file and how strongly it counts; `merge` folds them into the weights. want: what
+    of "sight", "video" and "audio" come beside the towers; what needs another is refused. guard: looks at
+    what is asked and made: a file of words, "cosmos" (`cosmos_guardrail`), or one of one's own; None is off,
+    which every receipt says. Raises BadRequest for a source that cannot be found and for weights that do not
+    fit their configs.
     """
     check_mode(memory)
     check_form(weights)
-    watch = find_guard(guard)
+    watch, merge = find_guard(rare.get("guard")), rare.get("merge", False)
     where = find_device(device)
     kind = find_dtype(dtype, where)
-    name, folder = locate(source)
+    name, folder = locate(source, files=files_for(want))
     with describing(folder):
-        facts = read_facts(name, folder)
+        facts = _limited(read_facts(name, folder), want)
         choice = choose(weigh(Checkpoint(folder), kind, weights), free_bytes(where), memory)
         if merge and choice.mode != "resident":
             message = f"memory={choice.mode} reads weights anew, without it; leave it out, or `convert` first"
             raise BadRequest("merge", merge, message)
-        parts = load_parts(folder, device=where, dtype=kind, memory=choice.mode, weights=weights)
+        parts = load_parts(folder, device=where, dtype=kind, want=want, memory=choice.mode, weights=weights)
     apply_all(parts.network, adapters)
     if merge:
         fold_in(parts.network)
     named = tuple((str(path), weight) for path, weight in map(weighted, adapters))
     facts = replace(facts, memory=choice.mode, weights=weights, adapters=named, guard=watch)
     return World(parts, facts, choice)
+
+
+def _limited(facts: Facts, want: Collection[Part]) -> Facts:
+    """What can still be done with some parts only."""
+    return replace(
+        facts,
+        sees=facts.sees and "sight" in want,
+        draws=facts.draws and "video" in want,
+        sounds=facts.sounds and "audio" in want,
+    )
 
 
 def convert(
@@ -95,6 +113,7 @@ def convert(
     kind = None if dtype is None else find_dtype(dtype, device)
     found = locate(source)[1]
     with describing(found):
+        Checkpoint(found).check_family()
         parts = load_parts(found, device=device, dtype=None, memory="stream")
     apply_all(parts.network, adapters)
     save_parts(parts, Path(folder), dtype=kind, limit=shard_bytes)

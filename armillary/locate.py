@@ -1,7 +1,8 @@
 """Where a checkpoint lies, and what it is computed on: names that people give, made plain."""
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -12,11 +13,10 @@ from armillary.weights import is_reasoner
 POCKET = Path(__file__).parent / "pocket" / "checkpoint"
 PARTS = ("transformer", "vision_encoder", "vae", "sound_tokenizer", "text_tokenizer", "scheduler")
 JSON_FILES = ["*.json", "*.jinja", *(f"{part}/*.json" for part in PARTS), "text_tokenizer/*"]
-ALL_FILES = [
-    *JSON_FILES,
-    *("model.safetensors", "model-*.safetensors", "*.txt"),  # of a reasoner alone
-    *(f"{part}/*.safetensors" for part in PARTS),
-]
+TEXT_FILES = [*JSON_FILES, "model.safetensors", "model-*.safetensors", "*.txt"]  # and a reasoner alone
+ALL_FILES = [*TEXT_FILES, *(f"{part}/*.safetensors" for part in PARTS)]
+TRIES, PAUSE = 4, 1.0  # of a download that breaks off; seconds before the second, doubled each time
+NOT_YET = (408, 429)  # too slow, too many: of the answers 400 to 499 those that may change
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -39,11 +39,17 @@ def locate(source: str | os.PathLike[str], *, files: Sequence[str] = ALL_FILES) 
     raise BadRequest("model", name, "neither pocket, nor a folder, nor a hub name like nvidia/Cosmos3-Nano")
 
 
+def files_for(parts: Collection[str]) -> list[str]:
+    """What is needed of a repository for the towers and some further parts: sight, video, audio."""
+    folders = {"sight": "vision_encoder", "video": "vae", "audio": "sound_tokenizer"}
+    return [*TEXT_FILES, "transformer/*.safetensors", *(f"{folders[part]}/*.safetensors" for part in parts)]
+
+
 def _download(name: str, files: Sequence[str]) -> Path:
-    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub import errors
 
     try:
-        return Path(snapshot_download(name, allow_patterns=list(files)))
+        return _fetch(name, files)
     except errors.GatedRepoError:
         reason = "its owner asks you to accept terms first: do so on its page, then run `hf auth login`"
     except errors.RepositoryNotFoundError:
@@ -52,7 +58,34 @@ def _download(name: str, files: Sequence[str]) -> Path:
         reason = "the hub cannot be reached and no download is kept here; pocket needs no network"
     except (errors.HFValidationError, OSError) as error:
         reason = f"it cannot be downloaded: {error}"
+    except Exception as error:
+        if not _may_pass(error):
+            raise
+        reason = f"the connection to the hub broke off {TRIES} times ({error}); what came is kept, try again"
     raise BadRequest("model", name, reason)
+
+
+def _fetch(name: str, files: Sequence[str]) -> Path:
+    """The files, asked for again while what goes wrong may pass; what was fetched before is kept."""
+    from huggingface_hub import snapshot_download
+
+    for again in range(TRIES - 1):
+        try:
+            return Path(snapshot_download(name, allow_patterns=list(files)))
+        except Exception as error:
+            if not _may_pass(error):
+                raise
+        time.sleep(PAUSE * 2**again)
+    return Path(snapshot_download(name, allow_patterns=list(files)))
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether asking again may help: a broken connection or a busy hub, no refusal and no missing file."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return status >= 500 or status in NOT_YET
+    kinds = {kind.__name__ for kind in type(error).__mro__}  # of whichever HTTP library the hub's client uses
+    return bool(kinds & {"TransportError", "ConnectionError", "TimeoutError"})
 
 
 def find_device(name: str) -> torch.device:

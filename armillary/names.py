@@ -119,3 +119,27 @@ def is_sight(name: str) -> bool:
 def is_drawing(name: str) -> bool:
     """Whether a published name belongs to the tower and the heads that draw."""
     return name.startswith(_DRAWING) or any(part in name for part in _DRAWING_INSIDE)
+
+
+# What the published `transformer/config.json` hold beside what is read or written here, without a use.
+UNUSED = (
+    *(
+        "_diffusers_version",
+        "dtype",
+        "torch_dtype",
+        "freeze_und",
+        "initializer_range",
+        "max_action_dim",
+        "use_cache",
+    ),
+    *(
+        "model_type",
+        "position_embedding_type",
+        "qk_norm",
+        "qk_norm_for_diffusion",
+        "use_moe",
+        "rope_axes_dim",
+    ),
+    *("temporal_compression_factor", "temporal_compression_factor_sound", "video_temporal_causal"),
+    *("joint_attn_implementation", "max_position_embeddings", "backbone_type", "_name_or_path"),
+)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from armillary.errors import BadRequest
 from armillary.lowbit import LowBitLinear
 from armillary.model import Config, Network
-from armillary.names import HEADS, SHOWN, canonical, is_drawing, is_sight, published_name
+from armillary.names import HEADS, SHOWN, UNUSED, canonical, is_drawing, is_sight, published_name
 from armillary.shards import (
     SHARD_LIMIT,
     Sources,
@@ -122,6 +122,9 @@ def published_config(c: Config, traits: Traits) -> dict[str, Any]:
         "vocab_size": c.vocabulary,
         **asdict(traits),
     }
+
+
+KNOWN = {*published_config(Config(), Traits()), *UNUSED, "quantization_config"}
 
 
 def is_reasoner(folder: Path) -> bool:
@@ -254,6 +257,9 @@ class Checkpoint:
     def notes(self) -> list[str]:
         """What a person should know who loads it."""
         notes = [f"its config promises {kind}, but it holds no {kind} head" for kind in self.absent_heads]
+        strange = self.transformer.keys() - KNOWN
+        if strange and not self.reads_only:
+            notes.append(f"its config has keys that mean nothing here: {', '.join(sorted(strange))}")
         if self.quantised:
             policy = (self.quantised.get("runtime") or {}).get("diffusion_step_policy") or {}
             counts = [

@@ -127,10 +127,10 @@ def _plan(task: str, options: dict[str, Any], given: dict[str, Any]) -> None:
         terminal.say(found.table())
 
 
-def asked_world(context: typer.Context) -> "World":
-    """The world that the options of a request name."""
+def asked_world(context: typer.Context, **parts: Any) -> "World":
+    """The world that the options of a request name; `parts` are what is wanted of it, as in `load`."""
     names = ("model", "device", "dtype", "memory", "weights", "adapter", "guard")
-    return load_world(**{name: context.params[name] for name in names})
+    return load_world(**{name: context.params[name] for name in names}, **parts)
 
 
 def load_world(model: str, *, adapter: list[str] | None, **how: Any) -> "World":

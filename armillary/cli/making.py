@@ -76,7 +76,7 @@ def reason(
         raise BadRequest("logprobs", logprobs, "needs --json or -o FILE: text has no room for them")
     if needs_no_weights(context, "reason", options, partial(terminal.check_json, output)):
         return
-    world = asked_world(context)
+    world = asked_world(context, want=("sight",))
     deltas, shown = list["Delta"](), not as_json and not output
     for delta in world.reason(stream=True, **options):
         deltas.append(delta)

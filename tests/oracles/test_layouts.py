@@ -228,7 +228,10 @@ def test_unknown_config_keys_are_tolerated(folder: Path, original: Path) -> None
     }
     edit(folder / "transformer" / "config.json", **odd)
     edit(folder / "config.json", allow_patterns_overrides=["*/*.safetensors"], model={"framework": 1})
-    assert same(read(folder), read(original))
+    found = read(folder)
+    assert same(found, read(original))
+    assert found.checkpoint.notes == ["its config has keys that mean nothing here: novelty"]
+    assert not read(original).checkpoint.notes
 
 
 @pytest.mark.parametrize("kind", ["sound", "action"])
