@@ -14,6 +14,7 @@ from typing import Any, TypedDict, Unpack
 from armillary.adapters import AdapterSource, apply_all, weighted
 from armillary.adapters import merge as fold_in
 from armillary.budget import Job, Plan, lay, work
+from armillary.codecs.text import Message
 from armillary.errors import BadRequest
 from armillary.facts import Facts
 from armillary.guard import Guard, find_guard
@@ -27,8 +28,9 @@ from armillary.settle import Receipt
 from armillary.shards import SHARD_LIMIT
 from armillary.tasks.messages import converse
 from armillary.tasks.parts import EVERY_PART, Part, Parts, load_parts, weigh
-from armillary.tasks.ready import checker, describing, question, read_facts
+from armillary.tasks.ready import checker, describing, question, read_facts, upsampling
 from armillary.tasks.save import save_parts
+from armillary.tasks.upsample import manner, messages
 from armillary.weights import Checkpoint
 from armillary.world import World
 
@@ -188,18 +190,25 @@ def _prepared(
     facts = read_facts(name, folder)
     with describing(folder):
         parts = blank_parts(folder)
-    if task == "reason":
-        return name, parts, _given_context(parts, facts, options)
+    if task in ("reason", "upsample"):
+        return name, parts, _given_context(parts, facts, task, options)
     return name, parts, _given_pack(parts, facts, task, options)
 
 
-def _given_context(parts: Parts, facts: Facts, options: Mapping[str, Any]) -> Pack:
+def _given_context(parts: Parts, facts: Facts, task: str, options: Mapping[str, Any]) -> Pack:
     """What the AR tower would read to answer."""
-    return pack([Sample(converse(parts, question(options, facts)[2]).context)])
+    if task == "reason":
+        turns: Sequence[Message] = question(options, facts)[2]
+    else:
+        ready = upsampling(options, facts)
+        turns = messages(ready.request.prompt, manner(small=facts.small), ready.canvas, ready.image)
+    return pack([Sample(converse(parts, turns).context)])
 
 
 def _given_pack(parts: Parts, facts: Facts, task: str, options: Mapping[str, Any]) -> Pack:
     """What both towers would be given at the first step: the task runs up to there."""
+    if options.get("upsample"):
+        raise BadRequest("upsample", True, "what the reasoner will write is not known yet; `upsample` first")
     call = getattr(World(parts, facts), task)
     needed = {
         name: None

@@ -53,6 +53,7 @@ def check_together(request: GenerateRequest, facts: Facts) -> None:
         ("image", ("video",)),
         ("edit", ("image", "video", "controls", "fps", "sound", "chunk", "overlap")),
         ("controls", ("sound",)),
+        ("upsample", ("video", "edit", "controls", "verbatim")),  # these say more than words and a picture
     ):
         for other in others:
             if one in given and other in given:

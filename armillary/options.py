@@ -65,7 +65,7 @@ class GenerateOptions(ChoiceOptions, total=False):
     {"clip": ..., "weight": ..., "strength": ..., "ready": ...}. chunk and overlap: frames drawn at once, and
     how many of them repeat the end of the chunk before. system: another system sentence, "" for none;
     verbatim: nothing is added to the prompt; negative_style: what follows the negative (inverse, same or
-    plain).
+    plain). upsample: the reasoner turns the prompt into a structured caption first.
     """
 
     frames: int | None
@@ -85,3 +85,14 @@ class GenerateOptions(ChoiceOptions, total=False):
     system: str | None
     verbatim: bool | None
     negative_style: NegativeStyle | None
+    upsample: bool | None
+
+
+class UpsampleOptions(TypedDict, total=False):
+    """Of what the caption shall be, as for `generate`; `seed` counts where the checkpoint draws its words."""
+
+    frames: int | None
+    fps: float | None
+    size: str | tuple[int, int] | None
+    image: PictureSource | None
+    seed: int | None

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from armillary.errors import BadRequest, nearest
 
-Task = Literal["reason", "generate", "forward_dynamics", "inverse_dynamics", "policy"]
+Task = Literal["reason", "upsample", "generate", "forward_dynamics", "inverse_dynamics", "policy"]
 Asked = TypeVar("Asked", bound="Request")
 
 
@@ -75,8 +75,14 @@ def _span(value: object) -> object:
 
 Words = Annotated[str, BeforeValidator(_words)]
 Side = Annotated[int, Field(ge=1, le=16384)]
-Size = Annotated[tuple[Side, Side] | None, BeforeValidator(_size)]
+Size = Annotated[
+    tuple[Side, Side] | None,
+    BeforeValidator(_size),
+    Field(description="WxH in pixels, such as 64x64; sides 1 to 16384"),
+]
 Number = Annotated[float, Field(allow_inf_nan=False)]
+Frames = Annotated[int | None, Field(ge=1, le=5001, description="a whole number, 1 (a picture) to 5001")]
+Rate = Annotated[Number | None, Field(ge=1, le=120, description="frames a second, 1 to 120")]
 Time = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 Times = Annotated[tuple[Time, Time] | None, BeforeValidator(_span)]
 Frame = Annotated[int, Field(ge=0, le=1250)]
@@ -186,9 +192,9 @@ class GenerateRequest(ChoiceRequest):
     task: ClassVar[Task] = "generate"
 
     prompt: Words = Field(description="text, or a structured caption as a dictionary")
-    frames: int | None = Field(None, ge=1, le=5001, description="a whole number, 1 (a picture) to 5001")
-    fps: Number | None = Field(None, ge=1, le=120, description="frames a second, 1 to 120")
-    size: Size = Field(None, description="WxH in pixels, such as 64x64; sides 1 to 16384")
+    frames: Frames = None
+    fps: Rate = None
+    size: Size = None
     image: Any = Field(None, description="a picture")
     video: Any = Field(None, description="a clip")
     keep: Literal["first", "last"] = Field("last", description="first or last")
@@ -210,6 +216,19 @@ class GenerateRequest(ChoiceRequest):
     verbatim: bool = Field(False, description="true or false")
     negative_style: NegativeStyle | None = Field(None, description="inverse, same or plain")
     n: int | None = Field(None, ge=1, le=64, description="a whole number of results, 1 to 64")
+    upsample: bool = Field(False, description="true or false")
+
+
+class UpsampleRequest(Request):
+    """A short prompt that is to become a structured caption of a picture or clip that will be made."""
+
+    task: ClassVar[Task] = "upsample"
+
+    prompt: Words = Field(min_length=1, description="the short prompt, as text")
+    frames: Frames = None
+    fps: Rate = None
+    size: Size = None
+    image: Any = Field(None, description="the first frame, a picture")
 
 
 class ActRequest(DrawRequest):

@@ -23,6 +23,7 @@ from armillary.requests import (
     ReasonRequest,
     Request,
     Task,
+    UpsampleRequest,
     shown,
 )
 from armillary.schema import grammar, json_schema
@@ -128,6 +129,19 @@ def _made(request: GenerateRequest, canvas: Canvas) -> dict[str, Any]:
     if request.video is not None:
         made |= {"keep": request.keep, "clean_latents": kept_latents(request)}
     return made | {"size": f"{canvas.width}x{canvas.height}"}
+
+
+def settle_upsample(request: UpsampleRequest, facts: Facts) -> tuple[Canvas, Receipt]:
+    """Check a prompt to be upsampled against a checkpoint. Raises BadRequest."""
+    told = {name: value for name, value in request.given.items() if name != "seed"}
+    canvas = plan_canvas(GenerateRequest.model_construct(**told), facts, None)
+    if request.image is not None and not facts.sees:
+        raise BadRequest("image", shown(request.image), f"{facts.model} has no vision tower: it cannot look")
+    if request.seed is not None and facts.small:
+        raise BadRequest("seed", request.seed, f"{facts.model} upsamples greedily; leave it out")
+    moving = {"fps": canvas.fps} if canvas.frames > 1 else {}
+    made = {"frames": canvas.frames, **moving, "size": f"{canvas.width}x{canvas.height}"}
+    return canvas, _receipt(request, facts, request.given | made)
 
 
 def settle_act(

@@ -279,6 +279,7 @@ def answer_fields(answer: "Answer") -> dict[str, Any]:
         "finish_reason": answer.finish_reason,
         "boxes": [asdict(box) for box in answer.boxes],
         "points": [asdict(point) for point in answer.points],
+        "trajectories": [asdict(path) for path in answer.trajectories],
         "events": [asdict(event) for event in answer.events],
         "usage": asdict(answer.usage),
         "receipt": dict(answer.receipt),

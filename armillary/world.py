@@ -3,6 +3,7 @@
 It keeps nothing between calls, but its networks work on one request at a time: use one World from one thread.
 """
 
+import json
 import os
 import sys
 import time
@@ -15,14 +16,14 @@ import numpy as np
 
 from armillary.answers import Answer
 from armillary.decode import Sampling
-from armillary.facts import Facts, Numbers
+from armillary.facts import Canvas, Facts, Numbers
 from armillary.guard import Guard, screen_frames, screen_words
 from armillary.locate import find_dtype
 from armillary.media import Clip
 from armillary.media.decode import PictureSource
 from armillary.media.source import Pixels
 from armillary.memory import Choice
-from armillary.options import ActOptions, AnswerOptions, ChoiceOptions, GenerateOptions
+from armillary.options import ActOptions, AnswerOptions, ChoiceOptions, GenerateOptions, UpsampleOptions
 from armillary.requests import InverseDynamicsRequest, PolicyRequest, ReasonRequest
 from armillary.robots import Actions, Robot
 from armillary.settle import Receipt
@@ -35,9 +36,10 @@ from armillary.tasks.generate import generate as draw_clips
 from armillary.tasks.inputs import ClipSource
 from armillary.tasks.judge import Judge, choose_policy
 from armillary.tasks.parts import Parts
-from armillary.tasks.ready import acting, drawing, forward, question
+from armillary.tasks.ready import Drawing, acting, drawing, forward, question, upsampling
 from armillary.tasks.reason import Delta, Reasoner, drain, gather
 from armillary.tasks.save import save_parts
+from armillary.tasks.upsample import manner, upsample
 
 ActionSource = Actions | str | os.PathLike[str] | Sequence[Sequence[float]] | np.ndarray[Any, Any]
 
@@ -206,6 +208,7 @@ class World:
         `clip.receipt` says what was used, filled in and rounded.
         """
         ready, clock = drawing({"prompt": prompt, "n": n, **options}, self.facts), _Clock(on_step)
+        ready = self._upsampled(ready) if ready.request.upsample else ready
         request, receipt, numbers = ready.request, ready.receipt, ready.numbers
         made = draw_clips(
             self.parts,
@@ -222,6 +225,29 @@ class World:
             return self._clip(made[choice.best], replace(receipt, choice=choice.to_dict()), clock)
         clips = [self._clip(x, receipt.seeded(i), clock) for i, x in enumerate(made)]
         return clips[0] if n is None else clips
+
+    def upsample(self, prompt: str, **options: Unpack[UpsampleOptions]) -> dict[str, Any]:
+        """The structured caption that the reasoner makes of a short prompt, and of a first frame `image`.
+
+        Duration, rate, size and aspect ratio are those of what would be made; it is a prompt for `generate`.
+        """
+        ready = upsampling({"prompt": prompt, **options}, self.facts)
+        return self._caption(ready.request.prompt, ready.canvas, ready.image, ready.request.seed)
+
+    def _caption(
+        self, prompt: str, canvas: Canvas, image: Pixels | None, seed: int | None = None
+    ) -> dict[str, Any]:
+        asked = manner(small=self.facts.small)
+        caption = upsample(self.parts, prompt, asked, canvas=canvas, image=image, seed=seed)
+        if self.facts.guard is not None:
+            screen_words(self.facts.guard, "output", json.dumps(caption, ensure_ascii=False))
+        return caption
+
+    def _upsampled(self, ready: Drawing) -> Drawing:
+        """The same request, its prompt upsampled; the receipt keeps both."""
+        text = json.dumps(self._caption(ready.request.prompt, ready.canvas, ready.given.image))
+        receipt = replace(ready.receipt, used={**ready.receipt.used, "upsampled": text})
+        return replace(ready, request=ready.request.model_copy(update={"prompt": text}), receipt=receipt)
 
     def forward_dynamics(
         self,

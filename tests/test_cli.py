@@ -18,7 +18,7 @@ from armillary.answers import Answer, Box, Usage
 from armillary.errors import BadRequest
 from armillary.eval.scores import Figure, Score
 from armillary.media import Clip, read_clip, read_picture, read_receipt, write_png
-from armillary.requests import GenerateRequest, ReasonRequest
+from armillary.requests import GenerateRequest, ReasonRequest, UpsampleRequest
 from armillary.robots import Actions
 from armillary.step import Step
 from armillary.tasks.reason import Delta
@@ -368,6 +368,7 @@ def test_options_are_those_of_the_request() -> None:
     own |= {"context", "output", "as_json", "sound_file"}
     names = {name: {p.name for p in command.params} - own for name, command in commands().items()}
     assert names["generate"] - {"help"} == set(GenerateRequest.model_fields)
+    assert names["upsample"] - {"help"} == set(UpsampleRequest.model_fields)
     plural = {"image": "images", "video": "videos"}
     fields = {field.alias or name for name, field in ReasonRequest.model_fields.items()}
     reason = {plural.get(name, name) for name in names["reason"] - {"help"}}

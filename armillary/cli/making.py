@@ -1,4 +1,4 @@
-"""`reason` and `generate`: answers, pictures and clips."""
+"""`reason`, `upsample` and `generate`: answers, captions, pictures and clips."""
 
 import json
 from functools import partial
@@ -11,7 +11,7 @@ from armillary import terminal
 from armillary.cli import options
 from armillary.cli.app import asked, asked_world, needs_no_weights, request
 from armillary.errors import BadRequest
-from armillary.requests import GenerateRequest
+from armillary.requests import GenerateRequest, UpsampleRequest
 from armillary.terminal import drawing, note, say, say_json
 
 if TYPE_CHECKING:
@@ -111,6 +111,40 @@ def _read_schema(path: Path) -> Any:
 
 
 @request
+def upsample(
+    context: typer.Context,
+    prompt: Annotated[str, typer.Argument(help="What to show, in short.", show_default=False)],
+    image: terminal.Image = None,
+    frames: options.Frames = None,
+    fps: options.Fps = None,
+    size: options.Size = None,
+    seed: Annotated[int | None, typer.Option(help="Where words are drawn: the same seed, the same.")] = None,
+    model: terminal.Model = "pocket",
+    device: terminal.Device = "auto",
+    dtype: terminal.Dtype = "auto",
+    memory: terminal.Memory = None,
+    weights: terminal.Weights = None,
+    adapter: terminal.Adapter = None,
+    guard: terminal.Guarding = None,
+    as_json: terminal.Json = False,
+) -> None:
+    """Turn a short prompt into the structured caption that the generator was trained to read.
+
+    --image gives the first frame of what shall be made. The caption goes to standard output as JSON, for
+    `generate` to take as a prompt.
+
+    \b
+    armillary upsample "a red disc slides right"
+    armillary upsample "the disc rolls on" --image first.png --frames 17 --json
+    """
+    given = asked(context, UpsampleRequest)
+    if needs_no_weights(context, "upsample", given, lambda: None):
+        return
+    caption = asked_world(context).upsample(**given)
+    say(json.dumps(caption, indent=None if as_json else 2))
+
+
+@request
 def generate(
     context: typer.Context,
     prompt: Annotated[str, typer.Argument(help="What to show.", show_default=False)],
@@ -138,6 +172,7 @@ def generate(
     negative_style: options.NegativeStyle = None,
     system: options.System = None,
     verbatim: options.Verbatim = False,
+    upsample: options.Upsample = False,
     seed: terminal.Seed = None,
     steps: terminal.Steps = None,
     guidance: terminal.Guidance = None,
@@ -159,8 +194,7 @@ def generate(
     \b
     armillary generate "a red disc rolls right and hits the wall" --sound -o out.mp4
     armillary generate "a marble table" --control edge=clip.mp4 --seed 7 -o out.mp4
-    armillary generate "a red disc slides right" --candidates 4 \\
-      --judge "Which way does the red disc slide?" --wanted right -o out.mp4
+    armillary generate "a disc slides right" --candidates 4 --judge "Does it slide right?" -o out.mp4
     """
     given = asked(context, GenerateRequest) | options.read_given(controls, sound_file)
     still, heard = frames == 1 or edit is not None, "sound" in given

@@ -55,6 +55,9 @@ Count = Annotated[
     int | None, typer.Option("-n", help="So many, seeds counting up, in files out-1.mp4, out-2.mp4, ...")
 ]
 System = Annotated[str | None, typer.Option(help="Another system sentence; empty for none.")]
+Upsample = Annotated[
+    bool, typer.Option("--upsample", help="The reasoner first writes the prompt out as a structured caption.")
+]
 Verbatim = Annotated[
     bool, typer.Option("--verbatim", help="Add nothing to the prompt about duration, size and controls.")
 ]

@@ -17,17 +17,19 @@ from armillary.errors import BadRequest, nearest
 from armillary.facts import Canvas, Facts, Numbers, Usual
 from armillary.media import read_picture
 from armillary.media.source import Pixels
+from armillary.prompts import structured
 from armillary.requests import (
     ForwardDynamicsRequest,
     GenerateRequest,
     InverseDynamicsRequest,
     PolicyRequest,
     ReasonRequest,
+    UpsampleRequest,
     ask,
     shown,
 )
 from armillary.robots import ROBOTS, Actions, Floats, Robot, robot
-from armillary.settle import Receipt, settle_act, settle_generate, settle_reason
+from armillary.settle import Receipt, settle_act, settle_generate, settle_reason, settle_upsample
 from armillary.tasks.act import check_body
 from armillary.tasks.defaults import VERSION, DrawTask, defaults, is_small
 from armillary.tasks.denoise import few_steps
@@ -140,6 +142,16 @@ class Drawing:
 
 
 @dataclass(frozen=True, eq=False)
+class Upsampling:
+    """A prompt that will become a structured caption: checked, its first frame [H, W, 3] read."""
+
+    request: UpsampleRequest
+    canvas: Canvas
+    image: Pixels | None
+    receipt: Receipt
+
+
+@dataclass(frozen=True, eq=False)
 class Acting(Generic[Act]):
     """A robot's request that will be served: checked, its picture [H, W, 3] or clip [T, H, W, 3] read."""
 
@@ -182,7 +194,19 @@ def drawing(options: Mapping[str, Any], facts: Facts) -> Drawing:
     request = ask(GenerateRequest, options)
     facts, length = fit_facts(request, facts)
     numbers, canvas, receipt = settle_generate(request, facts, length=length)
+    if request.upsample:
+        names = ("prompt", "frames", "fps", "size", "image")
+        upsampling({name: value for name, value in request.given.items() if name in names}, facts)
     return Drawing(request, numbers, canvas, read_given(request, facts, canvas), receipt)
+
+
+def upsampling(options: Mapping[str, Any], facts: Facts) -> Upsampling:
+    request = ask(UpsampleRequest, options)
+    if structured(request.prompt) is not None:
+        raise BadRequest("prompt", request.prompt, "is a structured caption already: nothing to upsample")
+    canvas, receipt = settle_upsample(request, facts)
+    image = None if request.image is None else picture(request.image)
+    return Upsampling(request, canvas, image, receipt)
 
 
 def acting(kind: type[Act], options: Mapping[str, Any], facts: Facts) -> Acting[Act]:
@@ -238,6 +262,7 @@ def checker(task: str) -> Callable[[Mapping[str, Any], Facts], Receipt]:
     BadRequest that the World's method would. Raises BadRequest for no task."""
     checks: dict[str, Callable[[Mapping[str, Any], Facts], Receipt]] = {
         "reason": lambda given, facts: question(given, facts)[1],
+        "upsample": lambda given, facts: upsampling(given, facts).receipt,
         "generate": lambda given, facts: drawing(given, facts).receipt,
         "forward_dynamics": lambda given, facts: forward(given, facts)[0].receipt,
         "inverse_dynamics": lambda given, facts: acting(InverseDynamicsRequest, given, facts).receipt,
