@@ -22,7 +22,7 @@ from armillary.shards import Entry, read_json
 from armillary.sim import TabletopEnv, episode, replay, write_jsonl, write_lerobot
 from armillary.tasks.frames import check_frames, cover
 from armillary.tasks.ready import question, read_facts
-from armillary.weights import assign
+from armillary.weights import check
 from tests.random_pocket import random_pocket
 from tests.test_requests import FACTS
 
@@ -152,7 +152,7 @@ def test_whole_numbers_in_place_of_weights_are_named() -> None:
         module = torch.nn.Linear(2, 2, bias=False)
     found = {"weight": Entry(Path("none"), "weight", torch.int32, (2, 2))}
     with pytest.raises(BadRequest, match=r"weight torch\.int32 for torch\.float32"):
-        assign(module, found, device=torch.device("cpu"), dtype=torch.float32, where=Path("here"))
+        check(module, found, Path("here"))
 
 
 @pytest.mark.parametrize(

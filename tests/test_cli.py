@@ -354,7 +354,7 @@ def commands() -> dict[str, Any]:
 def test_every_command_has_a_help_page_with_an_example(name: str, run: Run, capsys: Captured) -> None:
     assert run(name, "--help") == 0
     page = capsys.readouterr().out
-    assert name in ("validate", "explain") or f"  armillary {name}" in page
+    assert name in ("validate", "explain", "plan") or f"  armillary {name}" in page
 
 
 def test_the_page_of_commands_is_what_help_prints_now() -> None:

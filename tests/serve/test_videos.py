@@ -105,7 +105,7 @@ def test_cancelling_stops_within_a_step_and_the_next_job_is_made(live: Live) -> 
         steps = worker.steps
         assert stopped["status"] == "cancelled"
         assert ended(live, third["id"])["status"] == "completed"
-        assert worker.steps == steps + 2
+        assert steps <= worker.steps <= steps + 2  # the third may have begun before they were counted
         assert http.get(f"/v1/videos/{first['id']}/content").status_code == 410
 
 

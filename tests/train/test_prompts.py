@@ -22,6 +22,7 @@ from armillary.train import generator
 from armillary.train.cache import Cache
 from armillary.train.generator import FORWARD, IMAGE, POLICY, VIDEOS, Mode, prompt_of
 from armillary.train.reasoner import Speller, closing, opening, show
+from armillary.wording import Wording
 
 POCKET = Path(armillary.__file__).parent / "pocket" / "checkpoint"
 
@@ -74,14 +75,14 @@ def test_the_generator_is_trained_on_the_prompts_that_are_sent(
     monkeypatch.setattr(generator, "DROPPED", 0.0)
     rng = random.Random(2)  # does not name the task of a forward step
     whole = load_parts(POCKET, device=parts.device, dtype=parts.dtype)
-    monkeypatch.setattr(generate, "draw", stop)
-    monkeypatch.setattr(act, "draw", stop)
+    monkeypatch.setattr(generate, "draw_many", stop)
+    monkeypatch.setattr(act, "draw_many", stop)
     body, options = robot("tabletop"), SamplingOptions(1)
     canvas = Canvas(1 if mode is IMAGE else 9, 8.0, 64, 64)
     send = {
         FORWARD: lambda: act.forward_dynamics(whole, e.picture(), e.actions, body, options=options),
         POLICY: lambda: act.policy(whole, str(e.instruction), e.picture(), body, options=options),
-    }.get(mode, lambda: generate.generate(whole, e.caption, canvas=canvas, options=options))
+    }.get(mode, lambda: generate.generate(whole, Wording(e.caption), canvas=canvas, options=options))
     with pytest.raises(Stop) as sent:
         send()
     trained = generator.prompt_context(parts.text, prompt_of(mode, cache, 0, rng))
