@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from armillary.answers import Answer
+from armillary.errors import BadRequest
 from armillary.loading import load
 from armillary.media import Clip
 from armillary.requests import (
@@ -22,6 +23,7 @@ from armillary.requests import (
     PolicyRequest,
     ReasonRequest,
     Request,
+    UpsampleRequest,
 )
 from armillary.robots import Actions, robot
 from armillary.world import World
@@ -49,6 +51,7 @@ POLICY: dict[str, Any] = {**DRAW, "prompt": "push it left", "image": PICTURES[0]
 JUDGED: dict[str, Any] = {**POLICY, "candidates": 2, "judge": "Is it left?"}
 CHOSEN: dict[str, Any] = {**GENERATE, "candidates": 2, "judge": "Is it left?"}
 CONTROLLED: dict[str, Any] = {**GENERATE, "controls": {"edge": CLIPS[0]}}
+UPSAMPLE: dict[str, Any] = {"prompt": "a red disc", "frames": 9}
 LONG: dict[str, Any] = {**GENERATE, "frames": 13, "chunk": 9, "steps": 1}
 CONTINUED: dict[str, Any] = {**GENERATE, "frames": 9, "video": CLIPS[0]}
 
@@ -113,6 +116,15 @@ CASES: dict[type[Request], dict[str, Case]] = {
         "candidates": (CHOSEN, 3),
         "judge": (CHOSEN, "a green square rolls right and hits the wall, or does it?"),
         "wanted": (CHOSEN, "red"),
+        "upsample": (GENERATE, True),
+    },
+    UpsampleRequest: {
+        "prompt": (UPSAMPLE, "a green square"),
+        "frames": (UPSAMPLE, 17),
+        "fps": (UPSAMPLE, 4.0),
+        "size": (UPSAMPLE, "16x24"),
+        "image": (UPSAMPLE, PICTURES[0]),
+        "seed": (UPSAMPLE, 3),
     },
     ForwardDynamicsRequest: {
         **drawn(FORWARD),
@@ -154,7 +166,8 @@ PARTS: dict[str, Case] = {
         {hint: {"clip": c, "weight": w} for hint, c, w in zip(("depth", "seg"), CLIPS, (1, 1), strict=True)},
     ),
 }
-WALK = [(kind, name) for kind, cases in CASES.items() for name in cases]
+REFUSED = {(UpsampleRequest, "seed")}  # a small checkpoint is trained to upsample greedily
+WALK = [(kind, name) for kind, cases in CASES.items() for name in cases if (kind, name) not in REFUSED]
 
 
 @pytest.fixture(scope="module")
@@ -185,8 +198,10 @@ def outcome(world: World, kind: type[Request], options: dict[str, Any]) -> Any:
     return numbers(made)
 
 
-def numbers(made: Answer | Clip | Actions) -> Any:
+def numbers(made: Answer | Clip | Actions | dict[str, Any]) -> Any:
     """All that a person gets of a result, but for its receipt; of a choice, its scores."""
+    if isinstance(made, dict):
+        return made
     if isinstance(made, Answer):
         thought = made.receipt.get("thinking")  # how much, if a budget was given: this model never thinks
         return made.text, made.finish_reason, made.logprobs, thought, [numbers(x) for x in made.others]
@@ -220,6 +235,13 @@ def test_another_value_gives_another_result(world: World, kind: type[Request], n
     base, value = CASES[kind][name]
     assert base.get(name) is not value
     assert outcome(world, kind, {**base, name: value}) != known(world, kind, base_of(base))
+
+
+@pytest.mark.parametrize(("kind", "name"), REFUSED, ids=[f"{kind.task}-{name}" for kind, name in REFUSED])
+def test_an_option_that_would_change_nothing_is_refused(world: World, kind: type[Request], name: str) -> None:
+    base, value = CASES[kind][name]
+    with pytest.raises(BadRequest, match=name):
+        outcome(world, kind, {**base, name: value})
 
 
 @pytest.mark.parametrize("name", PARTS)
