@@ -16,12 +16,16 @@ def make_clip(
     turn: tuple[float, bool, bool] | None = None,
     aspect: Fraction | None = None,
     container: str = "mp4",
+    pixels: str = "yuv420p",
+    color_range: int = 1,  # 1 limited, 2 full
+    preset: str = "medium",
 ) -> bytes:
     """Frames [T, H, W, 3] as H.264 with own times (in `unit` seconds), display matrix, sample aspect."""
     buffer = io.BytesIO()
     with av.open(buffer, "w", format=container) as output:
-        video = output.add_stream("libx264", rate=1 / unit, options={"crf": "4"})
-        video.height, video.width, video.pix_fmt = frames.shape[1], frames.shape[2], "yuv420p"
+        video = output.add_stream("libx264", rate=1 / unit, options={"crf": "4", "preset": preset})
+        video.height, video.width, video.pix_fmt = frames.shape[1], frames.shape[2], pixels
+        video.codec_context.color_range = color_range
         video.codec_context.time_base = unit
         if turn is not None:
             video.set_display_rotation(*turn)
@@ -29,6 +33,7 @@ def make_clip(
             video.codec_context.sample_aspect_ratio = aspect
         for frame, time in zip(frames, times or range(len(frames)), strict=True):
             picture = av.VideoFrame.from_ndarray(frame, format="rgb24")
+            picture = picture.reformat(format=pixels, dst_color_range=color_range)
             picture.pts, picture.time_base = time, unit
             output.mux(video.encode(picture))
         output.mux(video.encode(None))

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import tracemalloc
 import zlib
 from fractions import Fraction
 from pathlib import Path
@@ -200,6 +201,31 @@ def test_b19_base64_may_be_wrapped_unpadded_url_safe_or_percent_encoded(world: W
         body.replace("+", "%2B").replace("/", "%2F").replace("=", "%3D"),
     ):
         assert np.array_equal(seen(world, url_part(f"{head},{form}")), SCENE)
+
+
+def test_b21_of_a_clip_of_ten_minutes_only_what_is_looked_at_is_kept(world: World) -> None:
+    levels = (np.arange(600) * 250 // 600).astype(np.uint8)
+    frames = np.broadcast_to(levels[:, None, None, None], (600, 90, 160, 3))
+    data = make_clip(frames, unit=Fraction(1), preset="ultrafast")
+    tracemalloc.start()
+    found = read(world, {"type": "video", "video": data, "num_frames": 8}, ASK).seen[0]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.receipt["times_s"] == pytest.approx(np.linspace(0, 599, 8), abs=0.51)
+    assert found.film is not None
+    assert [int(f.mean()) for f in found.film.frames] == pytest.approx(np.linspace(0, 249, 8), abs=2)
+    assert peak < 6e6  # all frames are 26 MB
+
+
+@pytest.mark.parametrize("pixels", ["yuv420p", "yuv420p10le"])
+@pytest.mark.parametrize("color_range", [1, 2])
+def test_p09_limited_and_full_range_of_eight_and_ten_bits_are_respected(
+    world: World, pixels: str, color_range: int
+) -> None:
+    ramp = np.linspace(0, 255, 64).round().astype(np.uint8)
+    frames = np.broadcast_to(ramp[None, None, :, None], (2, 32, 64, 3)).copy()
+    part = {"type": "video", "video": make_clip(frames, pixels=pixels, color_range=color_range)}
+    assert np.abs(seen(world, part).astype(int) - frames[0]).max() <= 3
 
 
 def test_b22_p01_every_kind_of_transparency_and_depth_becomes_three_channels(world: World) -> None:
