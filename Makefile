@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-CODE := armillary tests examples benchmarks docs/commands.py docs/card.py
+CODE := armillary tests examples benchmarks docs/api.py docs/commands.py docs/card.py
 WORKERS ?= 2
 
 .PHONY: demo test check fix docs bench bench-memory full-size pocket
@@ -28,6 +28,7 @@ fix: .venv/.test
 
 docs: .venv/.demo
 	$(BIN)/python docs/commands.py docs/commands.md
+	$(BIN)/python docs/api.py docs/api.md
 	$(BIN)/python docs/card.py docs/pocket.json armillary/pocket/checkpoint/README.md
 	$(BIN)/armillary explain generate "a red disc slides right and hits the wall" --image docs/pictures/clip.png \
 		--sound --guidance 1 -o docs/pictures/sequence.svg

@@ -42,15 +42,15 @@ class Server:
     def __init__(self, model: str, folder: Path) -> None:
         self._command = [sys.executable, "-c", "from armillary.cli import main; main()", "serve", model]
         self._command += ["--port", "0", "--folder", str(folder)]
-        self.url, self.process = "", self.start()
+        self.start()
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self) -> None:
+        """Start it, and wait until it says where it listens."""
         self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
         if not self.url:
             sys.exit("the server does not start")
-        return self.process
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -89,7 +89,7 @@ def clip(http: httpx2.Client, seed: int) -> str:
     asked = {"prompt": PROMPTS[seed % 6], "seed": seed, "num_inference_steps": 2, "num_frames": 5}
     job = http.post("/v1/videos", json=asked).raise_for_status().json()
     while (found := http.get(f"/v1/videos/{job['id']}").json())["status"] in ("queued", "in_progress"):
-        time.sleep(0.2)
+        time.sleep(1)
     if found["status"] != "completed":
         return found["status"]
     content = http.get(f"/v1/videos/{job['id']}/content").raise_for_status().content
@@ -160,26 +160,30 @@ class Crowd:
                     self.wrong[kind] += 1
 
 
+PROBE = """
+import sys, time, urllib.request
+slowest = asked = 0
+while True:
+    began = time.perf_counter()
+    urllib.request.urlopen(sys.argv[1] + "/health", timeout=30).read()
+    slowest, asked = max(slowest, time.perf_counter() - began), asked + 1
+    print(slowest, asked, flush=True)
+    time.sleep(0.1)
+"""
+
+
 class Health:
-    """Asks `/health` ten times a second on a connection of its own, as a supervisor does."""
+    """Asks `/health` ten times a second from a process of its own, as a supervisor does."""
 
     def __init__(self, url: str) -> None:
-        self.slowest, self.asked, self._stop = 0.0, 0, threading.Event()
-        self._thread = threading.Thread(target=self._ask, args=(url,))
-        self._thread.start()
+        self.slowest, self.asked = 0.0, 0
+        self._probe = subprocess.Popen([sys.executable, "-c", PROBE, url], stdout=subprocess.PIPE, text=True)
 
     def end(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _ask(self, url: str) -> None:
-        with httpx2.Client(base_url=url, timeout=30) as http:
-            http.get("/health")
-            while not self._stop.wait(0.1):
-                began = time.perf_counter()
-                http.get("/health").raise_for_status()
-                self.slowest = max(self.slowest, time.perf_counter() - began)
-                self.asked += 1
+        self._probe.terminate()
+        told, _ = self._probe.communicate()
+        slowest, asked = told.splitlines()[-1].split()
+        self.slowest, self.asked = float(slowest), int(asked)
 
 
 def alone(url: str) -> dict[tuple[str, int], str]:

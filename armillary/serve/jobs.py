@@ -44,6 +44,21 @@ class Progress:
         self.changed = asyncio.Event()
 
 
+@dataclass(frozen=True)
+class Wish:
+    """A job before it is stored; `options` hold pictures and clips as bytes."""
+
+    id: str
+    owner: str
+    task: str
+    options: Mapping[str, Any]
+    asked: Mapping[str, Any]
+
+    def job(self, options: Mapping[str, Any], digest: str, created: float, expires: float) -> Job:
+        head = (self.id, self.owner, self.task, options, self.asked)
+        return Job(*head, "queued", created, None, None, expires, None, None, digest)
+
+
 class Jobs:
     """Takes jobs in, has the worker make them, and keeps what comes of them."""
 
@@ -67,35 +82,34 @@ class Jobs:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.store.close()
 
-    def add(
-        self,
-        job_id: str,
-        owner: str,
-        task: str,
-        options: Mapping[str, Any],
-        asked: Mapping[str, Any],
-        key: str | None = None,
-    ) -> Job:
+    async def add(self, wish: Wish, key: str | None = None) -> Job:
         """A new job, stored and queued; under a key that was used before, the job of that time.
 
-        `options` hold pictures and clips as bytes. Raises HTTPException 409 for a key that was used for
-        another request, 503 if too much waits.
+        Raises HTTPException 409 for a key that was used for another request, 503 if too much waits.
         """
         files: dict[str, bytes] = {}
-        plain = _detached(options, files)
-        digest = _digest(task, plain, files)
-        if key is not None and (known := self.store.by_key(f"{owner} {key}")):
-            if known.digest != digest:
-                raise HTTPException(409, "this Idempotency-Key was used for another request")
+        plain = _detached(wish.options, files)
+        digest = await run_in_threadpool(_digest, wish.task, plain, files)
+        key = None if key is None else f"{wish.owner} {key}"
+        if known := self._known(key, digest):
             return known
         if len(self._active) >= self._settings.max_waiting:
             raise HTTPException(503, "too many jobs are waiting; try again later", {"Retry-After": "10"})
+        await run_in_threadpool(self.store.write, wish.id, files)
+        if known := self._known(key, digest):  # the same was asked while we wrote
+            return known
         now = time.time()
-        expires = now + self._settings.keep_s
-        job = Job(job_id, owner, task, plain, asked, "queued", now, None, None, expires, None, None, digest)
-        self.store.add(job, files, None if key is None else f"{owner} {key}")
+        job = wish.job(plain, digest, now, now + self._settings.keep_s)
+        self.store.add(job, key)
         self._launch(job)
         return job
+
+    def _known(self, key: str | None, digest: str) -> Job | None:
+        """The job that was asked for under this key. Raises HTTPException 409 if it was another request."""
+        known = self.store.by_key(key) if key is not None else None
+        if known is not None and known.digest != digest:
+            raise HTTPException(409, "this Idempotency-Key was used for another request")
+        return known
 
     def progress(self, job_id: str) -> Progress | None:
         """Of a job that has not ended."""

@@ -52,6 +52,7 @@ class _World(Collector):
         worker = self._service.worker
         yield CounterMetricFamily("armillary_denoise_steps", "Denoising steps.", worker.steps)
         yield CounterMetricFamily("armillary_tokens", "Tokens written.", worker.tokens)
+        yield GaugeMetricFamily("armillary_making", "Work that is denoising.", worker.making)
         yield GaugeMetricFamily("armillary_waiting", "Work that was not begun.", worker.waiting)
         yield GaugeMetricFamily("armillary_talking", "Answers being written.", worker.talking)
 

@@ -1,6 +1,8 @@
 """A server from its start to its end: checks first, then the world, then a port."""
 
+import gc
 import socket
+import sys
 from collections.abc import Callable
 from types import FrameType
 
@@ -11,6 +13,7 @@ from armillary.errors import BadRequest
 from armillary.serve.service import Service
 
 BACKLOG = 1024
+SWITCH_S = 0.0005  # Python's own 5 ms would be waited for at every turn while the worker computes
 
 
 class Server(uvicorn.Server):
@@ -58,4 +61,7 @@ def run(app: FastAPI, sock: socket.socket, ready: Callable[[], None]) -> None:
         ws_max_size=settings.max_body,
         server_header=False,
     )
+    sys.setswitchinterval(SWITCH_S)
+    gc.collect()
+    gc.freeze()  # the world stays: looking through it for garbage would stop every thread each time
     Server(config, service, ready).run(sockets=[sock])

@@ -19,6 +19,7 @@ from armillary.errors import BadRequest
 from armillary.serve.settings import Settings
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
+FORGOTTEN_S = 600.0
 ENDED = ("done", "failed", "cancelled")
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -89,24 +90,20 @@ class Store:
         )
         return self._select("WHERE state = 'queued' ORDER BY number")
 
-    def add(self, job: Job, files: Mapping[str, bytes], key: str | None) -> None:
-        """Store a queued job with the files that it reads; only then may it be started."""
-        folder = self.folder(job.id)
-        folder.mkdir()
-        try:
-            for name, content in files.items():
-                (folder / name).write_bytes(content)
-            self._base.execute(
-                "INSERT INTO jobs (id, owner, task, options, asked, state, created, expires, key, digest)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    *(job.id, job.owner, job.task, json.dumps(job.options), json.dumps(job.asked), job.state),
-                    *(job.created, job.expires, key, job.digest),
-                ),
-            )
-        except BaseException:
-            shutil.rmtree(folder)
-            raise
+    def write(self, job_id: str, files: Mapping[str, bytes]) -> None:
+        """The files that a job will read, before it is added. It may take a while: not for the loop."""
+        self.folder(job_id).mkdir()
+        for name, content in files.items():
+            (self.folder(job_id) / name).write_bytes(content)
+
+    def add(self, job: Job, key: str | None) -> None:
+        """Store a queued job whose files are written; only then may it be started."""
+        texts = [json.dumps(job.options), json.dumps(job.asked)]
+        self._base.execute(
+            "INSERT INTO jobs (id, owner, task, options, asked, state, created, expires, key, digest)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (job.id, job.owner, job.task, *texts, job.state, job.created, job.expires, key, job.digest),
+        )
 
     def start(self, job_id: str) -> None:
         """The worker has begun with it."""
@@ -178,7 +175,7 @@ class Store:
                 self.delete(job.id)
         known = {row["id"] for row in self._base.execute("SELECT id FROM jobs")}
         for path in self._folder.iterdir():
-            if path.name not in known:  # broken off before it was stored
+            if path.name not in known and path.stat().st_mtime < now - FORGOTTEN_S:  # never stored
                 shutil.rmtree(path, ignore_errors=True)
 
     def _select(self, rest: str, *values: Any) -> list[Job]:

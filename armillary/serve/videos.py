@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from armillary.errors import BadRequest
 from armillary.media.source import Pixels, looks_like, open_binary
 from armillary.serve.bodies import documented, read_body, renamed
-from armillary.serve.jobs import Progress
+from armillary.serve.jobs import Progress, Wish
 from armillary.serve.params import NAMES, Wanted, wanted
 from armillary.serve.schemas import VideosRequest
 from armillary.serve.service import Service, event, new_id, one_of, owner_of
@@ -123,7 +123,8 @@ async def _begin(service: Service, request: Request, key: str | None) -> Job:
     with renamed(NAMES):
         await service.check(asked.task, options)
     said = {"prompt": body.prompt, "user": body.user}
-    return service.jobs.add(new_id("video_gen"), owner_of(request), asked.task, options, said, key)
+    wish = Wish(new_id("video_gen"), owner_of(request), asked.task, options, said)
+    return await service.jobs.add(wish, key)
 
 
 async def read_references(service: Service, asked: Wanted) -> dict[str, Any]:

@@ -119,6 +119,11 @@ class Worker:
         return len(self._tickets) + len(self._arrived)
 
     @property
+    def making(self) -> int:
+        """Tickets under way: one or none."""
+        return int(self._running is not None)
+
+    @property
     def talking(self) -> int:
         return len(self._talks)
 

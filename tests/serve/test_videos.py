@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 import time
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 from PIL import Image
 
 from armillary.media import Clip, read_clip
+from armillary.serve.settings import Settings
+from armillary.serve.store import Job, Store
 from armillary.sim import episode
 from armillary.world import World
 from tests.serve.conftest import Live, Start
@@ -146,6 +149,50 @@ def test_what_waited_is_made_after_a_restart_and_what_ran_goes_back(start: Start
         assert http.get(f"/v1/videos/{long}").json()["status"] in ("queued", "in_progress")
         http.delete(f"/v1/videos/{long}")
         assert ended(live, short)["status"] == "completed"
+
+
+def test_history_is_bounded(tmp_path: Path) -> None:
+    store = Store(Settings(tmp_path, max_jobs=10, keep_s=1000, max_disk=35))
+    for number in range(1000):
+        store.write(str(number), {"x": b"12345"})
+        store.add(a_job(str(number), expires=5 if number == 995 else 2e9), None)
+        store.start(str(number))
+        store.end(str(number), "done", made={"file": "x"})
+        if number % 100 == 99:
+            store.sweep()
+    kept = [job.id for job in store.page(after=None, limit=100, newest_first=True)]
+    assert kept == ["999", "998", "997", "996", "994", "993", "992"]  # seven times five bytes, none expired
+    assert len(list((tmp_path / "jobs").iterdir())) == 7
+    store.close()
+
+
+def test_after_a_crash_no_job_is_lost_or_shown_running(tmp_path: Path) -> None:
+    store = Store(Settings(tmp_path))
+    for name in ("waited", "ran", "made"):
+        store.write(name, {})
+        store.add(a_job(name), None)
+    store.start("ran")
+    store.start("made")
+    store.end("made", "done", made={})
+    (tmp_path / "jobs" / "half").mkdir()
+    os.utime(tmp_path / "jobs" / "half", (0, 0))  # written, and never stored
+    store.close()  # nothing is written then: it is as if the process had been killed
+    store = Store(Settings(tmp_path))
+    assert [job.id for job in store.recover()] == ["waited"]
+    found = {job.id: job for job in store.page(after=None, limit=9, newest_first=False)}
+    assert {name: job.state for name, job in found.items()} == {
+        "waited": "queued",
+        "ran": "failed",
+        "made": "done",
+    }
+    assert "server ended" in (found["ran"].error or {})["message"]
+    store.sweep()
+    assert not (tmp_path / "jobs" / "half").exists()
+    store.close()
+
+
+def a_job(name: str, expires: float = 2e9) -> Job:
+    return Job(name, "me", "generate", {}, {}, "queued", 1.0, None, None, expires, None, None, "x")
 
 
 def test_forward_dynamics_is_a_job_too(live: Live, world: World) -> None:
