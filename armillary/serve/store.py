@@ -169,9 +169,14 @@ class Store:
         """Delete ended jobs that have expired, or are the oldest of too many, or take up too much room."""
         now, room = time.time(), self._settings.max_disk
         ended = self._select("WHERE state IN ('done', 'failed', 'cancelled') ORDER BY number DESC")
-        for place, job in enumerate(ended):
+        alive = [job for job in ended if job.expires > now]
+        kept = set[str]()
+        for job in alive[: self._settings.max_jobs]:
             room -= _size(self.folder(job.id))
-            if job.expires <= now or place >= self._settings.max_jobs or room < 0:
+            if room >= 0:
+                kept.add(job.id)
+        for job in ended:
+            if job.id not in kept:
                 self.delete(job.id)
         known = {row["id"] for row in self._base.execute("SELECT id FROM jobs")}
         for path in self._folder.iterdir():
