@@ -7,12 +7,15 @@ the options of the task. A result is there whole or not at all, so what is there
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
+from armillary.alone import alone
 from armillary.errors import BadRequest
+from armillary.requests import Task
 from armillary.terminal import answer_fields, write_whole
 
 if TYPE_CHECKING:
@@ -35,19 +38,20 @@ class Job:
     def file(self) -> str:
         """The result's file; the last that is written where there are several."""
         if self.task == "generate":
-            return f"{self.name}.{'png' if self.options.get('frames') == 1 else 'mp4'}"
+            still = self.options.get("frames") == 1 or "edit" in self.options
+            return f"{self.name}.{'png' if still else 'mp4'}"
         return f"{self.name}.{'mp4' if self.task == 'forward_dynamics' else 'json'}"
 
-    def digest(self, model: str) -> str:
+    def digest(self, whom: str) -> str:
         """Twelve hexadecimal digits of what is asked of whom."""
-        asked = json.dumps([model, self.task, self.options], sort_keys=True)
+        asked = json.dumps([whom, self.task, self.options], sort_keys=True)
         return hashlib.sha256(asked.encode()).hexdigest()[:12]
 
 
 def read_jobs(path: Path, check: Callable[[str, dict[str, Any]], object]) -> list[Job]:
     """All lines, each `check`ed by task and options. Raises BadRequest naming line and field."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # JSON texts may hold other line ends
     except (OSError, ValueError) as error:
         raise BadRequest("jobs", str(path), f"cannot be read: {error}") from None
     jobs, lines_of = list[Job](), dict[str, int]()
@@ -55,13 +59,14 @@ def read_jobs(path: Path, check: Callable[[str, dict[str, Any]], object]) -> lis
         if text.strip():
             try:
                 job = _job(number, text)
-                if job.name in lines_of:
-                    raise BadRequest("id", job.name, f"is that of line {lines_of[job.name]} too")
+                same = job.name.casefold()  # some disks do not tell A from a
+                if same in lines_of:
+                    raise BadRequest("id", job.name, f"is that of line {lines_of[same]} too")
                 check(job.task, job.options)
             except BadRequest as error:
                 raise BadRequest(f"line {number}: {error.field}", error.value, error.message) from None
             jobs.append(job)
-            lines_of[job.name] = number
+            lines_of[same] = number
     if not jobs:
         raise BadRequest("jobs", str(path), "holds no request: write one JSON object a line")
     return jobs
@@ -77,35 +82,54 @@ def _job(number: int, text: str) -> Job:
     options = cast("dict[str, Any]", content)
     task, name = options.pop("task", None), options.pop("id", f"{number:05d}")
     if not isinstance(task, str):
-        raise BadRequest(
-            "task", task, "is needed: reason, generate, forward_dynamics, inverse_dynamics or policy"
-        )
+        raise BadRequest("task", task, f"is needed: {', '.join(get_args(Task))}")
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise BadRequest("id", name, "names a file: letters, digits, dots, dashes; at most 100")
+    if name.casefold() == "jobs":
+        raise BadRequest("id", name, "names the list of what was asked; choose another")
     if "n" in options:
         raise BadRequest("n", options["n"], "write a line for each result, with a seed of its own")
     return Job(number, name, task, options)
 
 
-def open_folder(folder: Path, jobs: Sequence[Job], model: str) -> list[Job]:
-    """Make the folder ready; returns the jobs that are still to do.
+@contextmanager
+def open_folder(folder: Path, jobs: Sequence[Job], whom: str) -> Generator[list[Job]]:
+    """Make the folder ready and hold it; gives the jobs that are still to do.
 
-    What a break left unfinished is removed. Raises BadRequest where a name stands for another request.
+    whom: the model, and what else the results depend on. What a break left unfinished is removed. Raises
+    BadRequest where another process has the folder, and where a name stands for another request.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    known, file = dict[str, str](), folder / "jobs.json"
-    if file.exists():
-        known = cast("dict[str, str]", json.loads(file.read_text(encoding="utf-8")))
+    with alone(folder):
+        yield _left(folder, jobs, whom)
+
+
+def _left(folder: Path, jobs: Sequence[Job], whom: str) -> list[Job]:
+    file = folder / "jobs.json"
+    known = _known(file) if file.exists() else {}
     for job in jobs:
-        if known.get(job.name, job.digest(model)) != job.digest(model):
-            message = f"is another request in {str(folder)!r}; choose another id or folder"
+        if known.get(job.name, job.digest(whom)) != job.digest(whom):
+            message = (
+                f"is another request in {str(folder)!r}, or of another model; choose another id or folder"
+            )
             raise BadRequest(f"line {job.line}: id", job.name, message)
     for left in folder.iterdir():
         if UNFINISHED.fullmatch(left.name):
             left.unlink()
-    write_whole(file, json.dumps(known | {job.name: job.digest(model) for job in jobs}, indent=1))
+    write_whole(file, json.dumps(known | {job.name: job.digest(whom) for job in jobs}, indent=1))
     (folder / "failures.jsonl").unlink(missing_ok=True)
     return [job for job in jobs if not (folder / job.file).exists()]
+
+
+def _known(file: Path) -> dict[str, str]:
+    """What was asked under which name, as an earlier run wrote it."""
+    try:
+        known: Any = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        known = None
+    if not isinstance(known, dict):
+        raise BadRequest("folder", str(file), "is damaged; remove it, or name another folder")
+    return cast("dict[str, str]", known)
 
 
 def run(world: "World", jobs: Sequence[Job], folder: Path) -> Iterator[Job | None]:
@@ -129,6 +153,8 @@ def run(world: "World", jobs: Sequence[Job], folder: Path) -> Iterator[Job | Non
 def _save(result: Any, job: Job, folder: Path) -> None:
     if job.task in ("generate", "forward_dynamics"):
         result.save(folder / job.file)
+    elif job.task == "upsample":
+        write_whole(folder / job.file, json.dumps(result, ensure_ascii=False))
     elif job.task == "reason":
         write_whole(folder / job.file, json.dumps(answer_fields(result), ensure_ascii=False))
     else:

@@ -4,13 +4,14 @@ A guard gives verdicts: allowed, blocked, skipped (it does not look at such thin
 unavailable. Only allowed and skipped let a request go on: a guard that fails, fails closed.
 """
 
+import json
 import os
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +58,7 @@ def screen_request(guard: Guard | None, fields: Mapping[str, Any]) -> dict[str, 
     if guard is None:
         return {"name": "off"}
     told = {"name": guard.name}
-    for field in ("prompt", "messages", "judge", "system"):
+    for field in ("prompt", "messages", "judge", "wanted", "system"):
         texts = list(_texts(fields.get(field)))
         if texts:
             told[field] = str(screen_words(guard, field, "\n".join(texts)))
@@ -68,7 +69,7 @@ def screen_request(guard: Guard | None, fields: Mapping[str, Any]) -> dict[str, 
 
 def screen_words(guard: Guard, field: str, text: str) -> Verdict:
     """The verdict on a text: allowed or skipped. Raises Blocked for the others."""
-    verdict = _asked(lambda: guard.words(text))
+    verdict = _asked(lambda: guard.words("\n".join([text, *_spelled_out(text)])))
     if verdict.state in ("blocked", "unavailable"):
         raise Blocked(field, text, guard.name, verdict)
     return verdict
@@ -97,14 +98,33 @@ def _asked(ask: Callable[[], Verdict]) -> Verdict:
 
 
 def _texts(value: Any) -> list[str]:
-    """The words in a prompt or in the messages of a conversation."""
+    """The words in a prompt or in the messages of a conversation; those in JSON also without its escapes."""
     if isinstance(value, str):
-        return [value]
+        return [value, *_spelled_out(value)]
     if isinstance(value, Mapping):
         return _texts(value.get("content")) + _texts(value.get("text"))
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [text for item in value for text in _texts(item)]
     return []
+
+
+def _spelled_out(text: str) -> list[str]:
+    """Every key and text of a structured caption; none of prose."""
+    try:
+        waiting, found = [json.loads(text)], list[str]()
+    except (ValueError, RecursionError):
+        return []
+    while waiting:  # no recursion: captions may be nested as deeply as JSON is read
+        item: Any = waiting.pop()
+        if isinstance(item, str):
+            found.append(item)
+        elif isinstance(item, dict):
+            waiting += [
+                part for pair in reversed(cast("dict[str, Any]", item).items()) for part in pair[::-1]
+            ]
+        elif isinstance(item, list):
+            waiting += reversed(cast("list[Any]", item))
+    return found
 
 
 def find_guard(source: "str | os.PathLike[str] | Guard | None") -> Guard | None:
@@ -137,7 +157,7 @@ class WordGuard:
     def read(cls, path: str | os.PathLike[str]) -> "WordGuard":
         """A file of one entry a line; `+` before one allows it, `#` begins a remark."""
         try:
-            lines = Path(path).read_text(encoding="utf-8").splitlines()
+            lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
         except (OSError, ValueError) as error:
             raise BadRequest("guard", os.fspath(path), f"cannot be read: {error}") from None
         entries = [entry for line in lines if (entry := line.partition("#")[0].strip())]

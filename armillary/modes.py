@@ -97,9 +97,8 @@ def _check_control(hint: str, control: Control, *, alone: bool) -> None:
     if not computed and control.ready:
         raise BadRequest(f"{name}.ready", True, "always is: only edge and blur are computed; leave it out")
     if control.strength is not None and (not computed or control.ready):
-        raise BadRequest(
-            f"{name}.strength", control.strength, "only edge and blur are computed; leave it out"
-        )
+        why = "its clip is ready: nothing is computed" if computed else "only edge and blur are computed"
+        raise BadRequest(f"{name}.strength", control.strength, f"{why}; leave it out")
     if alone and control.weight is not None:
         raise BadRequest(f"{name}.weight", control.weight, "one control alone has no weight; leave it out")
 

@@ -94,13 +94,16 @@ Hint = Literal["edge", "blur", "depth", "seg", "wsm"]
 Strength = Literal["very_low", "low", "medium", "high", "very_high"]
 
 
+LARGEST_SEED = 2**63 - 1
+
+
 class Request(BaseModel):
     """What all requests share. A field's description says what is legal: it is the error's text too."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     task: ClassVar[Task]
 
-    seed: int | None = Field(None, ge=0, le=2**63 - 1, description="a whole number, 0 to 2**63 - 1")
+    seed: int | None = Field(None, ge=0, le=LARGEST_SEED, description="a whole number, 0 to 2**63 - 1")
 
     @property
     def given(self) -> dict[str, Any]:
@@ -285,7 +288,7 @@ def _refuse(kind: type[Request], given: Mapping[str, Any], error: ValidationErro
     first = error.errors()[0]
     name, context = str(first["loc"][0]), first.get("ctx") or {}
     fields = {field.alias or own: field for own, field in kind.model_fields.items()}
-    if first["type"] == "extra_forbidden":
+    if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
         close = " or ".join(nearest(name, fields))
         message = f"there is no such option here; nearest: {close}"
         raise BadRequest(name, shown(given[name]), message) from None

@@ -14,6 +14,7 @@ from armillary.facts import Canvas, Facts, Numbers, Usual
 from armillary.guard import screen_request
 from armillary.modes import check_together, kept_latents, plan_canvas, tuning
 from armillary.requests import (
+    LARGEST_SEED,
     ChoiceRequest,
     DrawRequest,
     ForwardDynamicsRequest,
@@ -198,6 +199,7 @@ def _numbers(request: DrawRequest, facts: Facts, usual: Usual) -> Numbers:
             "shift", request.shift, "the karras grid has none; leave it out, or take another grid"
         )
     shift = usual.shift if request.shift is None else request.shift
+    _check_seeds(request)
     return Numbers(
         usual.steps if request.steps is None else request.steps,
         guidance,
@@ -207,6 +209,14 @@ def _numbers(request: DrawRequest, facts: Facts, usual: Usual) -> Numbers:
         request.interval,
         request.noise,
     )
+
+
+def _check_seeds(request: DrawRequest) -> None:
+    """Of several results each is drawn from a seed of its own, which can be asked for alone."""
+    count = request.given.get("n") or request.given.get("candidates") or 1
+    last = LARGEST_SEED - count + 1
+    if (request.seed or 0) > last:
+        raise BadRequest("seed", request.seed, f"{count} results count up from it; nearest: {last}")
 
 
 def _receipt(request: Request, facts: Facts, used: Mapping[str, Any]) -> Receipt:

@@ -206,6 +206,16 @@ def clip_path(output: Path | None, *, picture: bool, sound: bool) -> Path:
     return output
 
 
+def check_rate(output: Path | None, used: Mapping[str, Any]) -> None:
+    """Refuse a GIF of more frames a second than it shows. Raises BadRequest."""
+    from armillary.media.encode import GIF_MAX_FPS
+
+    fps = used.get("fps", 0)
+    if output is not None and output.suffix.lower() == ".gif" and fps > GIF_MAX_FPS:
+        message = f"a GIF shows at most {GIF_MAX_FPS} frames a second, and here are {fps:g}: write .mp4"
+        raise BadRequest("output", str(output), message)
+
+
 def check_json(output: Path | None) -> None:
     """Refuse a file for JSON that is named otherwise: it may be the very picture that is read."""
     if output is not None and output.suffix.lower() != ".json":
@@ -224,6 +234,8 @@ def check_folder(output: Path | None) -> None:
     """Refuse a file whose folder does not exist, and a folder in place of a file."""
     if output is not None and not output.parent.is_dir():
         raise BadRequest("output", str(output), f"there is no folder {str(output.parent)!r}")
+    if output is not None and not os.access(output.parent, os.W_OK | os.X_OK):
+        raise BadRequest("output", str(output), f"nothing may be written in {str(output.parent)!r}")
     if output is not None and output.is_dir():
         raise BadRequest("output", str(output), "is a folder; name a file in it")
     if output is not None and output.exists() and not output.is_file():

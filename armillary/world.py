@@ -232,21 +232,24 @@ class World:
         Duration, rate, size and aspect ratio are those of what would be made; it is a prompt for `generate`.
         """
         ready = upsampling({"prompt": prompt, **options}, self.facts)
-        return self._caption(ready.request.prompt, ready.canvas, ready.image, ready.request.seed)
+        caption = self._caption(ready.request.prompt, ready.canvas, ready.image, ready.request.seed)
+        if self.facts.guard is not None:
+            screen_words(self.facts.guard, "output", json.dumps(caption))
+        return caption
 
     def _caption(
         self, prompt: str, canvas: Canvas, image: Pixels | None, seed: int | None = None
     ) -> dict[str, Any]:
         asked = manner(small=self.facts.small)
-        caption = upsample(self.parts, prompt, asked, canvas=canvas, image=image, seed=seed)
-        if self.facts.guard is not None:
-            screen_words(self.facts.guard, "output", json.dumps(caption, ensure_ascii=False))
-        return caption
+        return upsample(self.parts, prompt, asked, canvas=canvas, image=image, seed=seed)
 
     def _upsampled(self, ready: Drawing) -> Drawing:
-        """The same request, its prompt upsampled; the receipt keeps both."""
+        """The same request, its prompt upsampled; the receipt keeps both. Raises Blocked."""
         text = json.dumps(self._caption(ready.request.prompt, ready.canvas, ready.given.image))
         receipt = replace(ready.receipt, used={**ready.receipt.used, "upsampled": text})
+        if self.facts.guard is not None:
+            told = str(screen_words(self.facts.guard, "upsampled", text))
+            receipt = replace(receipt, guard={**receipt.guard, "upsampled": told})
         return replace(ready, request=ready.request.model_copy(update={"prompt": text}), receipt=receipt)
 
     def forward_dynamics(

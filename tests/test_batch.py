@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import armillary.cli
-from armillary.batch import UNFINISHED
+from armillary.alone import alone
+from armillary.batch import UNFINISHED, read_jobs
 from armillary.media import read_clip, read_picture, read_receipt
 from armillary.world import World
 from tests.random_pocket import random_pocket
@@ -37,8 +38,9 @@ def write(*lines: dict[str, Any] | str) -> None:
     Path("jobs.jsonl").write_text("\n".join(texts))
 
 
-def run(model: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", ["armillary", "batch", "jobs.jsonl", "-o", "out", "--model", model])
+def run(model: str, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
+    words = ["armillary", "batch", "jobs.jsonl", "-o", "out", "--model", model, *more]
+    monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as ended:
         armillary.cli.main()
     return int(ended.value.code or 0)
@@ -54,7 +56,7 @@ def test_each_line_becomes_a_file_of_its_kind(model: str, monkeypatch: pytest.Mo
     assert (read_receipt("out/00002.mp4") or {})["used"]["seed"] == 3
     assert json.loads(Path("out/where.json").read_text())["receipt"]["task"] == "reason"
     assert sorted(path.name for path in Path("out").iterdir()) == [
-        *("00002.mp4", "disc.png", "jobs.json", "where.json")
+        *("00002.mp4", "disc.png", "jobs.json", "lock", "where.json")
     ]
 
 
@@ -69,6 +71,9 @@ def test_each_line_becomes_a_file_of_its_kind(model: str, monkeypatch: pytest.Mo
         ({**QUICK, "stepz": 1}, "line 2: stepz=1: there is no such option"),
         ({**QUICK, "id": "../x"}, "line 2: id='../x': names a file"),
         ({**QUICK, "id": "00001"}, "line 2: id='00001': is that of line 1 too"),
+        ({**QUICK, "id": "Jobs"}, "line 2: id='Jobs': names the list"),
+        ({**QUICK, "guard": "x"}, "line 2: guard='x': there is no such option"),
+        ({**QUICK, "source": "x"}, "line 2: source='x': there is no such option"),
         ({**QUICK, "n": 2}, "line 2: n=2: write a line for each"),
         ({**QUICK, "image": "none.png"}, "line 2: image='none.png': cannot be opened"),
     ],
@@ -119,6 +124,49 @@ def test_a_name_stands_for_one_request(
     write({**QUICK, "seed": 5})
     assert run(model, monkeypatch) == 2
     assert "line 1: id='00001': is another request in 'out'" in capsys.readouterr().err
+
+
+def test_other_weights_are_another_request(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(QUICK)
+    assert run(model, monkeypatch) == 0
+    assert run(model, monkeypatch, "--weights", "int8") == 2
+    assert "or of another model" in capsys.readouterr().err
+
+
+def test_one_process_at_a_time_works_in_a_folder(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(QUICK)
+    Path("out").mkdir()
+    half = Path("out") / f".{'0' * 16}.mp4"
+    half.write_bytes(b"what the other process is writing")
+    with alone(Path("out")):
+        assert run(model, monkeypatch) == 2
+    assert "another process works in this folder" in capsys.readouterr().err
+    assert half.exists()
+    assert run(model, monkeypatch) == 0
+
+
+def test_a_damaged_list_of_jobs_is_named(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(QUICK)
+    Path("out").mkdir()
+    for text in ("{", "[]"):
+        Path("out/jobs.json").write_text(text)
+        assert run(model, monkeypatch) == 2
+        assert "jobs.json': is damaged" in capsys.readouterr().err
+
+
+def test_lines_end_where_json_lines_do_and_an_edited_picture_is_one(tmp_path: Path) -> None:
+    strange = json.dumps({**QUICK, "prompt": "a\u2028b\x85c"}, ensure_ascii=False)
+    edited = json.dumps({"task": "generate", "prompt": "red", "edit": "a.png"})
+    Path("jobs.jsonl").write_text(f"\ufeff{strange}\r\n{edited}\n", encoding="utf-8", newline="")
+    jobs = read_jobs(Path("jobs.jsonl"), lambda *_: None)
+    assert [job.options["prompt"] for job in jobs] == ["a\u2028b\x85c", "red"]
+    assert [job.file for job in jobs] == ["00001.mp4", "00002.png"]
 
 
 def test_killed_at_any_moment_it_goes_on_and_leaves_only_whole_files(

@@ -20,6 +20,7 @@ from armillary.eval.scores import Figure, Score
 from armillary.media import Clip, read_clip, read_picture, read_receipt, write_png
 from armillary.requests import GenerateRequest, ReasonRequest, UpsampleRequest
 from armillary.robots import Actions
+from armillary.settle import Receipt
 from armillary.step import Step
 from armillary.tasks.reason import Delta
 from tests.random_pocket import random_pocket
@@ -78,9 +79,8 @@ class FakeWorld:
 def world(monkeypatch: pytest.MonkeyPatch) -> FakeWorld:
     fake = FakeWorld()
     monkeypatch.setattr(armillary.loading, "load", lambda *_, **__: fake)
-    monkeypatch.setattr(
-        armillary.loading, "validate", lambda *_, **__: None
-    )  # the files it reads are not there
+    checked = Receipt("generate", "fake", "0", used={})  # the files that validation reads are not there
+    monkeypatch.setattr(armillary.loading, "validate", lambda *_, **__: checked)
     return fake
 
 
@@ -263,6 +263,13 @@ def test_validating_reads_no_weights(
     ("arguments", "told"),
     [
         (["generate", "a", "--sound", "-o", "a.gif"], "output='a.gif': .gif files have no sound"),
+        (["generate", "a", "--fps", "60", "-o", "a.gif"], "output='a.gif': a GIF shows at most 50"),
+        (["generate", "a", "-n", "2", "--frames", "1", "-o", "full.png"], "output='full-2.png': is a folder"),
+        (["generate", "a", "--control", "edge=a", "--control", "edge=b", "-o", "a.mp4"], "given twice"),
+        (["generate", "a", "--sound", "--sound-file", "a.wav", "-o", "a.mp4"], "is drawn or given"),
+        (["generate", "a", "-o", "a.mp4", "--memory", "x"], "memory='x'"),
+        (["generate", "a", "-o", "a.mp4", "--dtype", "x"], "dtype='x'"),
+        (["generate", "a", "-o", "a.mp4", "--adapter", "x"], "adapter='x': there is no such file"),
         (["generate", "a", "--frames", "1", "--sound", "-o", "a.png"], "sound=True: not used for a picture"),
         (["generate", "a", "--image", "none.png", "-o", "a.mp4"], "image='none.png'"),
         (["reason", "a", "--image", "none.png"], "'none.png'"),
@@ -281,6 +288,7 @@ def test_command_and_validation_refuse_the_same_before_weights_are_read(
 ) -> None:
     monkeypatch.setattr(armillary.loading, "load_parts", None)
     write_png("now.png", np.zeros((16, 16, 3), np.uint8))
+    Path("full-2.png").mkdir()
     said: list[str] = []
     for before in ((), ("validate",)):
         assert run(*before, *arguments, "--model", folder) == 2

@@ -1,5 +1,6 @@
 """Guards look before anything is computed, fail closed, and what they said is in the receipt."""
 
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -89,6 +90,8 @@ def test_a_blocked_request_is_refused_before_anything_is_computed(
     calls: list[Any] = [
         lambda: world.generate("gore"),
         lambda: world.generate({"temporal_caption": "some gore"}),
+        lambda: world.generate('{"temporal_caption": ["", {"a": "g\\u006fre"}]}'),
+        lambda: world.generate({"gore": "g\u00f6"}),
         lambda: world.reason("gore?"),
         lambda: world.reason(messages=[{"role": "user", "content": [{"type": "text", "text": "gore"}]}]),
         lambda: world.policy("gore", picture, domain="tabletop"),
@@ -99,6 +102,32 @@ def test_a_blocked_request_is_refused_before_anything_is_computed(
         with pytest.raises(Blocked, match="the guard words says blocked: holds 'gore'") as caught:
             call()
         assert caught.value.verdict.state == "blocked"
+
+
+def test_an_upsampled_prompt_is_looked_at_and_its_verdict_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captions = iter([{"a": "the grim\nreaper"}, {"a": "the grim\nreaper"}, {"a": "a disc"}])
+    monkeypatch.setattr("armillary.world.upsample", lambda *_, **__: next(captions))
+    world = armillary.load(folder, guard=LIST)
+    with pytest.raises(Blocked, match=r"output=.*holds 'grim reaper'"):
+        world.upsample("a disc")
+    with pytest.raises(Blocked, match=r"upsampled=.*holds 'grim reaper'"):
+        world.generate("a disc", upsample=True, steps=1)
+    clip = world.generate("a disc", upsample=True, steps=1)
+    assert clip.receipt["guard"]["upsampled"] == "allowed"
+
+
+def test_no_escape_hides_a_word() -> None:
+    guard = WordGuard(["g\u00f6re", "grim reaper"])
+    hidden = ({"a": "g\u00f6re"}, {"a": {"b": ["the grim\nreaper"]}}, {"g\u00f6re": 1})
+    for caption in hidden:
+        for value in (json.dumps(caption), [{"role": "user", "content": json.dumps(caption)}]):
+            field = "prompt" if isinstance(value, str) else "messages"
+            with pytest.raises(Blocked):
+                screen_request(guard, {field: value})
+    for text in ("{", "[" * 10000, "5", '"a"', "null"):
+        assert screen_request(guard, {"prompt": text})["prompt"] == "allowed"
 
 
 def test_the_receipt_tells_every_verdict_and_off(folder: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import typer
 
 from armillary import terminal
+from armillary.errors import BadRequest
 from armillary.terminal import guarded, note
 
 if TYPE_CHECKING:
@@ -84,19 +85,36 @@ def needs_no_weights(
     from armillary.loading import validate as check
 
     given, before = context.params, context.parent.info_name if context.parent else None
+    only, files = before in ("validate", "explain", "plan"), (given.get("output"), given.get("clip"))
+    _check_world(given)
+    guard = given["guard"] = find_guard(given.get("guard"))
+    receipt = check(task, given["model"], guard=guard, **options)
     if before == "explain":
         _explain(task, options, given)
         return True
+    if not only or any(files):
+        where()
+        for file in files:
+            terminal.check_rate(file, receipt.used)
     if before == "plan":
         _plan(task, options, given)
-        return True
-    guard = given["guard"] = find_guard(given.get("guard"))
-    receipt, only = check(task, given["model"], guard=guard, **options), before == "validate"
-    if not only or given.get("output") or given.get("clip"):
-        where()
-    if only:
+    elif only:
         terminal.tell_receipt(receipt.to_dict(), as_json=given["as_json"])
     return only
+
+
+def _check_world(given: dict[str, Any]) -> None:
+    """Refuse what a world cannot be: also where none is loaded. Raises BadRequest."""
+    from armillary.adapters import read_adapter
+    from armillary.locate import find_device, find_dtype
+    from armillary.lowbit import check_form
+    from armillary.memory import check_mode
+
+    check_mode(given["memory"])
+    check_form(given["weights"])
+    find_dtype(given["dtype"], find_device(given["device"]))
+    for text in given["adapter"] or ():
+        read_adapter(terminal.weighted("adapter", text)[0])
 
 
 def _explain(task: str, options: dict[str, Any], given: dict[str, Any]) -> None:
@@ -104,6 +122,8 @@ def _explain(task: str, options: dict[str, Any], given: dict[str, Any]) -> None:
     from armillary.loading import explain as lay_out
 
     output: Path | None = given.get("output")
+    if given.get("clip") is not None:
+        raise BadRequest("clip", str(given["clip"]), "explain draws a sequence, no clip; leave it out")
     if output is not None:
         check_picture(output)
         terminal.check_folder(output)

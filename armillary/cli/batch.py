@@ -1,5 +1,6 @@
 """`batch`: many requests from one file."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -36,21 +37,25 @@ def batch(
     """
     from armillary.batch import open_folder, read_jobs, run
     from armillary.guard import find_guard
-    from armillary.loading import validate
+    from armillary.locate import JSON_FILES, locate
+    from armillary.tasks.ready import checker, read_facts
 
     watch = find_guard(guard)
-    asked = read_jobs(jobs, lambda task, options: validate(task, model, guard=watch, **options))
-    left, failed = open_folder(output, asked, model), 0
-    note(f"{len(asked) - len(left)} of {len(asked)} are done")
-    if left:
-        world = load_world(
-            model, device=device, dtype=dtype, memory=memory, weights=weights, adapter=adapter, guard=watch
-        )
-        with progress("requests") as tell:
-            tell(0, len(left))
-            for count, failure in enumerate(run(world, left, output), 1):
-                failed += failure is not None
-                tell(count, len(left))
+    facts = replace(read_facts(*locate(model, files=JSON_FILES)), guard=watch)
+    asked = read_jobs(jobs, lambda task, options: checker(task)(options, facts))
+    changing = {"dtype": dtype, "weights": weights, "adapter": adapter or None, "guard": guard}
+    told = {name: value for name, value in changing.items() if value not in (None, "auto")}
+    with open_folder(output, asked, f"{model} {told}" if told else model) as left:
+        note(f"{len(asked) - len(left)} of {len(asked)} are done")
+        failed = 0
+        if left:
+            how = {"device": device, "dtype": dtype, "memory": memory, "weights": weights}
+            world = load_world(model, adapter=adapter, guard=watch, **how)
+            with progress("requests") as tell:
+                tell(0, len(left))
+                for count, failure in enumerate(run(world, left, output), 1):
+                    failed += failure is not None
+                    tell(count, len(left))
     say(str(output))
     if failed:
         note(f"{failed} of {len(left)} failed: see {output / 'failures.jsonl'}")

@@ -196,9 +196,9 @@ def generate(
     armillary generate "a marble table" --control edge=clip.mp4 --seed 7 -o out.mp4
     armillary generate "a disc slides right" --candidates 4 --judge "Does it slide right?" -o out.mp4
     """
-    given = asked(context, GenerateRequest) | options.read_given(controls, sound_file)
+    given = asked(context, GenerateRequest) | options.read_given(controls, sound, sound_file)
     still, heard = frames == 1 or edit is not None, "sound" in given
-    where = partial(terminal.clip_path, output, picture=still, sound=heard)
+    where = partial(options.check_clips, output, picture=still, sound=heard, n=n)
     if needs_no_weights(context, "generate", given, where):
         return
     path, world = where(), asked_world(context)

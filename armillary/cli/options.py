@@ -67,11 +67,16 @@ NegativeStyle = Annotated[
 ]
 
 
-def read_given(controls: list[str] | None, sound_file: Path | None) -> dict[str, Any]:
+def read_given(controls: list[str] | None, sound: bool, sound_file: Path | None) -> dict[str, Any]:
     """Controls and sound as the request has them. Raises BadRequest."""
     given: dict[str, Any] = {}
-    if controls:
-        given["controls"] = dict(read_control(text) for text in controls)
+    for text in controls or ():
+        hint, control = read_control(text)
+        if hint in given.setdefault("controls", {}):
+            raise BadRequest("control", text, f"{hint} is given twice; give it once")
+        given["controls"][hint] = control
+    if sound and sound_file is not None:
+        raise BadRequest("sound", sound, "a sound is drawn or given: leave --sound or --sound-file out")
     if sound_file is not None:
         given["sound"] = sound_file
     return given
@@ -102,12 +107,25 @@ def _yes(text: str) -> bool:
     return True
 
 
+def clip_names(path: Path, n: int | None) -> list[Path]:
+    """The path for one result; out-1.png, out-2.png, ... for a list of `n`."""
+    several = [path.with_name(f"{path.stem}-{i + 1}{path.suffix}") for i in range(n or 0)]
+    return [path] if n is None else several
+
+
+def check_clips(output: Path | None, *, picture: bool, sound: bool, n: int | None) -> Path:
+    """Where results may be written, each of several checked beforehand. Raises BadRequest."""
+    path = terminal.clip_path(output, picture=picture, sound=sound)
+    for name in clip_names(path, n):
+        terminal.check_folder(name)
+    return path
+
+
 def save_clips(path: Path, made: "Clip | list[Clip]", *, as_json: bool) -> None:
     """Write one clip at the path, or several beside it: out-1.png, out-2.png, ..."""
-    several = isinstance(made, list)
-    clips = made if several else [made]
-    names = [path.with_name(f"{path.stem}-{i + 1}{path.suffix}") for i in range(len(clips))]
-    for name, clip in zip(names if several else [path], clips, strict=True):
+    clips = made if isinstance(made, list) else [made]
+    names = clip_names(path, len(made) if isinstance(made, list) else None)
+    for name, clip in zip(names, clips, strict=True):
         clip.save(name)
         terminal.tell_written(name, clip.receipt, as_json=as_json)
 

@@ -24,6 +24,9 @@ Floats = NDArray[np.float32]
 Spread = Literal["quantile", "mean_std", "min_max"]
 
 
+MAX_CHUNK = 5000  # as many frames as a clip may have
+
+
 @dataclass(frozen=True)
 class Statistics:
     """How columns spread over a body's data set.
@@ -117,6 +120,9 @@ class Robot:
             raise BadRequest("columns", list(self.columns), "a name occurs twice")
         if self.scaled and self.statistics is None:
             raise BadRequest("scaled", True, f"{self.name} has no statistics to scale by; give them")
+        if not 1 <= self.chunk <= MAX_CHUNK:
+            near = 1 if self.chunk < 1 else MAX_CHUNK
+            raise BadRequest("chunk", self.chunk, f"actions drawn at once, 1 to {MAX_CHUNK}; nearest: {near}")
         if not 0 < self.fps < math.inf:
             raise BadRequest("fps", self.fps, "must be a positive number of actions a second")
 

@@ -173,6 +173,16 @@ def _with_sound(parts: Parts, made: Made, chunk: int) -> Made:
     return replace(made, sound=sound_CN, sample_rate=audio.sample_rate)
 
 
+def check_moving(frames: Pixels) -> Pixels:
+    """The frames of a clip in which something can have been done: two or more. Raises BadRequest."""
+    frames_THW3 = check_frames(frames, "video")
+    if len(frames_THW3) < 2:
+        raise BadRequest(
+            "video.frames", len(frames_THW3), "needs at least 2 frames: an action leads from one to the next"
+        )
+    return frames_THW3
+
+
 def inverse_dynamics(
     parts: Parts,
     frames: Pixels,
@@ -186,11 +196,7 @@ def inverse_dynamics(
 
     frames: uint8 [T, H, W, 3] at the robot's fps, T >= 2. Raises as `generate` does.
     """
-    frames_THW3 = check_frames(frames, "video")
-    if len(frames_THW3) < 2:
-        raise BadRequest(
-            "video.frames", len(frames_THW3), "needs at least 2 frames: an action leads from one to the next"
-        )
+    frames_THW3 = check_moving(frames)
     job = _job(parts, robot, prompt, negative, options)
     placement = job.placement(frames_THW3)
     contexts, width = job.contexts(placement), _width(robot)

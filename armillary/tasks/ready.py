@@ -16,7 +16,7 @@ from armillary.codecs.audio_vae import AudioVAEConfig
 from armillary.errors import BadRequest, nearest
 from armillary.facts import Canvas, Facts, Numbers, Usual
 from armillary.media import read_picture
-from armillary.media.source import Pixels
+from armillary.media.source import Pixels, open_binary
 from armillary.prompts import structured
 from armillary.requests import (
     ForwardDynamicsRequest,
@@ -30,10 +30,9 @@ from armillary.requests import (
 )
 from armillary.robots import ROBOTS, Actions, Floats, Robot, robot
 from armillary.settle import Receipt, settle_act, settle_generate, settle_reason, settle_upsample
-from armillary.tasks.act import check_body
+from armillary.tasks.act import check_body, check_moving
 from armillary.tasks.defaults import VERSION, DrawTask, defaults, is_small
 from armillary.tasks.denoise import few_steps
-from armillary.tasks.frames import check_frames
 from armillary.tasks.generate import Given
 from armillary.tasks.inputs import all_frames, fit_facts, picture, rate, read_given, require_rate
 from armillary.tasks.parts import require_listed
@@ -224,12 +223,12 @@ def acting(kind: type[Act], options: Mapping[str, Any], facts: Facts) -> Acting[
     if not isinstance(request, InverseDynamicsRequest):
         return Acting(request, numbers, body, picture(request.image), receipt)
     require_rate(rate(request.video, "video"), body.fps, f"{body.name} acts {body.fps:g} times a second")
-    return Acting(request, numbers, body, check_frames(all_frames(request.video), "video"), receipt)
+    return Acting(request, numbers, body, check_moving(all_frames(request.video)), receipt)
 
 
 def _own_robot(domain: Any) -> Robot | None:
     """The robot of a file or of the caller's making; None for a name. Raises BadRequest."""
-    named = isinstance(domain, str) and not domain.endswith(".toml") and not Path(domain).is_dir()
+    named = isinstance(domain, str) and not (domain.endswith(".toml") or (domain and Path(domain).is_dir()))
     return robot(domain) if isinstance(domain, Robot | os.PathLike | str) and not named else None
 
 
@@ -238,10 +237,10 @@ def forward(options: Mapping[str, Any], facts: Facts) -> tuple[Acting[ForwardDyn
     ready = acting(ForwardDynamicsRequest, options, facts)
     source, name = ready.request.actions, ready.body.name
     if isinstance(source, str | os.PathLike):
+        with open_binary(source, "actions") as file:
+            text = file.read()
         try:
-            source = Actions.from_json(Path(source).read_bytes(), domain=ready.body)
-        except OSError as error:
-            raise BadRequest("actions", shown(source), f"cannot be opened: {error.strerror}") from None
+            source = Actions.from_json(text, domain=ready.body)
         except BadRequest as error:
             if error.field != "actions":
                 raise

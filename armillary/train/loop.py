@@ -6,13 +6,11 @@ a step comes from
 """
 
 import copy
-import fcntl
 import hashlib
 import pickle
 import random
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from armillary.alone import alone
 from armillary.errors import BadRequest
 
 Metrics = Mapping[str, float]
@@ -118,18 +117,6 @@ def read_state(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or "average" not in content:
         raise BadRequest("state", str(path), "holds no training; remove it to begin anew")
     return content
-
-
-@contextmanager
-def alone(folder: Path) -> Generator[None]:
-    """Holds `folder` for this training, at most until the process dies. Raises BadRequest if it is taken."""
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            message = "another process trains in this folder; wait for its end, or name another folder"
-            raise BadRequest("folder", str(folder), message) from None
-        yield
 
 
 @dataclass

@@ -75,6 +75,8 @@ def test_what_is_not_published_is_refused_until_it_is_given(arm: Path) -> None:
         ("fps = 8", "fps = 0", "fps=0"),
         ("fps = 8", "fsp = 8", "fsp=8.*nearest: fps"),
         ("port = 11", "port = -1", "port=-1"),
+        ("chunk = 8", "chunk = 0", "chunk=0: .*nearest: 1"),
+        ("chunk = 8", "chunk = 10000000", "chunk=10000000: .*nearest: 5000"),
         ("chunk = 8", 'chunk = "8"', "chunk='8'"),
         ('units = ["m", "0 closed, 1 open"]', 'units = ["m"]', "units=1: has 1 columns, arm has 2"),
         ('["x", "grip"]', '["x", "x"]', "a name occurs twice"),

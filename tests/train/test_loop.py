@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from armillary.alone import alone
 from armillary.errors import BadRequest
-from armillary.train.loop import Draw, Metrics, Schedule, alone, train
+from armillary.train.loop import Draw, Metrics, Schedule, train
 
 
 class Line:
@@ -104,7 +105,7 @@ def test_a_state_of_another_model_is_named(tmp_path: Path, part: str) -> None:
 
 
 def test_a_folder_is_trained_in_by_one_process_at_a_time(tmp_path: Path) -> None:
-    with alone(tmp_path), pytest.raises(BadRequest, match="another process trains in this folder"):
+    with alone(tmp_path), pytest.raises(BadRequest, match="another process works in this folder"):
         train(Line(), SCHEDULE, tmp_path, tell=quiet, stop_after=1)
     train(Line(), SCHEDULE, tmp_path, tell=quiet, stop_after=1)
     train(Line(), SCHEDULE, tmp_path, tell=quiet, stop_after=1)
