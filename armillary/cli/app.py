@@ -41,8 +41,9 @@ validate = typer.Typer(
 app.add_typer(validate, name="validate")
 explain = typer.Typer(
     help=(
-        "Show the sequence that a request becomes; no weights are read.\n\n"
-        f"{SAME} -o names a picture, .svg or .png; without it the sequence is printed as a table."
+        "Show the sequence that a request becomes.\n\n"
+        f"No weights are read. {SAME} -o names a picture, .svg or .png; "
+        "without it the sequence is printed as a table."
     ),
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -51,7 +52,8 @@ app.add_typer(explain, name="explain")
 plan = typer.Typer(
     help=(
         "Tell what a request will take; no weights are read.\n\n"
-        f"{SAME} Printed are the bytes of each stage in each memory mode, tokens, and work."
+        f"{SAME} Printed are the bytes of each stage in each memory mode, tokens, and work.\n\n"
+        '\b\narmillary plan generate "a red disc slides right" --sound'
     ),
     no_args_is_help=True,
     rich_markup_mode=None,

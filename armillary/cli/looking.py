@@ -22,9 +22,9 @@ def doctor(
     dtype: terminal.Dtype = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Tell what is found on this machine, and in a model: its parts, its defaults and where they come from.
+    """Tell what is found on this machine, and in a model.
 
-    Without --check no weights are read.
+    Of a model: its parts, its defaults and where they come from. Without --check no weights are read.
 
     \b
     armillary doctor
@@ -112,4 +112,4 @@ def _table(title: str, rows: list[tuple[str, ...]]) -> None:
     console = Console()
     with console.capture() as captured:
         console.print(table)
-    say(captured.get())
+    say("\n".join(line.rstrip() for line in captured.get().splitlines()), end="\n\n")

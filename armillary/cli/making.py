@@ -48,7 +48,7 @@ def reason(
     repetition_penalty: RepetitionPenalty = None,
     presence_penalty: PresencePenalty = None,
     seed: Seed = None,
-    n: Annotated[int | None, typer.Option(help="With a temperature: so many answers.")] = None,
+    n: Annotated[int | None, typer.Option("-n", help="With a temperature: so many answers.")] = None,
     schema: Schema = None,
     thinking_budget: Annotated[int | None, typer.Option(help="Longest thinking, in tokens.")] = None,
     logprobs: Logprobs = None,
@@ -128,9 +128,10 @@ def upsample(
     guard: terminal.Guarding = None,
     as_json: terminal.Json = False,
 ) -> None:
-    """Turn a short prompt into the structured caption that the generator was trained to read.
+    """Turn a short prompt into a structured caption.
 
-    --image gives the first frame of what shall be made. The caption goes to standard output as JSON, for
+    The generator was trained to read such captions. --image gives the first frame of what shall be made.
+    The caption goes to standard output as JSON, for
     `generate` to take as a prompt.
 
     \b
@@ -189,7 +190,7 @@ def generate(
     guard: terminal.Guarding = None,
     as_json: terminal.Json = False,
 ) -> None:
-    """Make a picture or a clip from words and from what is given beside them.
+    """Make a picture or a clip from words, and from media.
 
     \b
     armillary generate "a red disc rolls right and hits the wall" --sound -o out.mp4

@@ -53,8 +53,9 @@ def serve(
     adapter: terminal.Adapter = None,
     guard: terminal.Guarding = None,
 ) -> None:
-    """Serve a model: an OpenAI-shaped API, robots on a web socket.
+    """Serve a model: an OpenAI-shaped API, and a page.
 
+    The page is at the address that is printed; robots connect to a web socket there.
     Chat, pictures, clips and actions share the weights; an answer is written while a clip is made.
 
     \b

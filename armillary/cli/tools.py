@@ -41,7 +41,7 @@ def simulate(
         typer.Option(help="With --policy: imagine so many, let the reasoner choose.", min=2, max=64),
     ] = None,
 ) -> None:
-    """Make a data set of the table-top world, or play a policy in it.
+    """Make data of the table-top, or play a policy there.
 
     Pictures, clips with sound, captions, questions with answers, boxes, events, actions: all exact.
 
