@@ -138,6 +138,9 @@ def find_guard(source: "str | os.PathLike[str] | Guard | None") -> Guard | None:
         return CosmosGuard()
     if isinstance(source, str | os.PathLike):
         return WordGuard.read(source)
+    if not all(hasattr(source, part) for part in ("name", "words", "frames")):
+        message = "is no guard: give a file of words, cosmos, or what has name, words and frames"
+        raise BadRequest("guard", f"<{type(source).__name__}>", message)
     return source
 
 

@@ -76,7 +76,11 @@ def test_a_file_of_words(tmp_path: Path) -> None:
         "allowed",
     )
     (tmp_path / "list.txt").write_text("# nothing\n+al gore\n")
-    for path, named in ((tmp_path / "list.txt", "blocks nothing"), (tmp_path / "none", "cannot be read")):
+    wrong: Any = object()
+    for path, named in (
+        *((tmp_path / "list.txt", "blocks nothing"), (tmp_path / "none", "cannot be read")),
+        (wrong, "is no guard"),
+    ):
         with pytest.raises(BadRequest, match=named):
             find_guard(path)
 

@@ -231,6 +231,8 @@ def _encode_samples(
 def replacing(path: str | os.PathLike[str]) -> Generator[Path]:
     """A name to write to in the folder of `path`; flushed and renamed at the end, removed on any error."""
     target = Path(path)
+    if "\0" in str(target):
+        raise BadRequest("path", str(target), "cannot be the name of a file: it holds a zero byte")
     if not target.parent.is_dir():
         raise BadRequest("path", str(target), f"there is no folder {str(target.parent)!r}")
     if target.is_dir():

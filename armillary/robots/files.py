@@ -145,7 +145,10 @@ def _start(told: _File, folder: Path) -> Robot | None:
     if told.like is not None and told.lerobot is not None:
         raise BadRequest("lerobot", told.lerobot, "start from `like` or from `lerobot`, not from both")
     if told.like is not None:
-        return robot(told.like)
+        try:
+            return robot(folder / told.like if told.like.endswith(".toml") else told.like)
+        except RecursionError:
+            raise BadRequest("like", told.like, "leads back to this file; start from another robot") from None
     if told.lerobot is None:
         if isinstance(told.statistics, str):
             raise BadRequest("statistics", told.statistics, "only `lerobot` has some to choose from")

@@ -276,6 +276,11 @@ def test_a_receipt_that_is_no_json_leaves_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_name_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="zero byte"):
+        write_png(tmp_path / "a\0.png", np.zeros((2, 2, 3), np.uint8))
+
+
 def test_missing_folders_and_folders_as_files_are_refused(tmp_path: Path) -> None:
     for write in (write_mp4, write_gif):
         with pytest.raises(BadRequest, match="there is no folder"):

@@ -75,6 +75,7 @@ def test_what_is_not_published_is_refused_until_it_is_given(arm: Path) -> None:
         ("fps = 8", "fps = 0", "fps=0"),
         ("fps = 8", "fsp = 8", "fsp=8.*nearest: fps"),
         ("port = 11", "port = -1", "port=-1"),
+        ('name = "arm"', 'name = "arm"\nlike = "arm.toml"', "leads back to this file"),
         ("chunk = 8", "chunk = 0", "chunk=0: .*nearest: 1"),
         ("chunk = 8", "chunk = 10000000", "chunk=10000000: .*nearest: 5000"),
         ("chunk = 8", 'chunk = "8"', "chunk='8'"),
