@@ -71,7 +71,10 @@ def _machine_rows(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
     packages = {**told["packages"], **{name: v for name, v in told["extras"].items() if v}}
     return [
         ("armillary", f"{told['armillary']} on Python {told['python']}"),
-        ("device", f"{told['device']}, {told['threads']} threads, {told['dtype']}"),
+        (
+            "device",
+            f"{told['device']}, {told['threads']} thread{'s' * (told['threads'] > 1)}, {told['dtype']}",
+        ),
         ("memory", f"{memory['free'] / 1e9:.1f} GB free of {memory['total'] / 1e9:.1f} GB"),
         (
             "attention",

@@ -15,7 +15,7 @@ from armillary.serve.schemas import Body
 
 Read = TypeVar("Read", bound=Body)
 MAX_FILES, MAX_FIELDS = 16, 128
-JSON, FORM = "application/json", "multipart/form-data"
+JSON, FORM, PLAIN_FORM = "application/json", "multipart/form-data", "application/x-www-form-urlencoded"
 REF = "#/components/schemas/{model}"
 
 
@@ -26,7 +26,9 @@ async def read_body(request: Request, kind: type[Read]) -> Read:
         if media == JSON or media.endswith("+json"):
             raw = await request.body()
             return await run_in_threadpool(kind.model_validate_json, raw, strict=True)
-        if media in (FORM, "application/x-www-form-urlencoded"):
+        if media == PLAIN_FORM and (await request.body()).startswith(b"{"):  # as curl's -d alone says
+            raise HTTPException(415, f"JSON is sent with the header content-type: {JSON}")
+        if media in (FORM, PLAIN_FORM):
             return kind.model_validate(await _form(request))
     except ValidationError as error:
         _refuse(kind, error)

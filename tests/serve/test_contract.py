@@ -243,3 +243,14 @@ def test_another_model_is_refused(live: Live) -> None:
 def test_health(live: Live) -> None:
     assert httpx2.get(f"{live.url}/health").json() == {"status": "healthy"}
     assert [m.id for m in live.openai().models.list()] == ["pocket"]
+
+
+def test_json_that_says_it_is_a_form_is_told_its_header(live: Live) -> None:
+    with live.http() as http:
+        sent = http.post(
+            "/v1/chat/completions",
+            content=b'{"messages": []}',
+            headers={"content-type": "application/x-www-form-urlencoded"},
+        )
+    assert sent.status_code == 415
+    assert "application/json" in sent.json()["error"]["message"]
