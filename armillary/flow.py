@@ -42,16 +42,16 @@ def noise(seed: int, kind: Kind, shape: Sequence[int], *, step: int = 0) -> Tens
 
 
 def noise_like_diffusers(
-    seed: int, shapes: Mapping[Kind, Sequence[int]], chunk: int = 0
+    seed: int, shapes: Mapping[Kind, Sequence[int]], before: int = 0
 ) -> dict[Kind, Tensor]:
-    """The start noise diffusers 0.42 draws on a CPU: vision, sound, action; one generator for all chunks.
+    """The noise diffusers 0.42 draws on a CPU: vision, sound, action, from the generator that drew `before`.
 
     Shapes are that library's: vision [1, C, T, h, w], sound [S, Ts], action [K, A], not yet cut into tokens.
     """
     generator = torch.Generator().manual_seed(seed)
     order: tuple[Kind, ...] = ("vision", "sound", "action")
     drawn: dict[Kind, Tensor] = {}
-    for _ in range(chunk + 1):
+    for _ in range(before + 1):
         drawn = {k: torch.randn(tuple(shapes[k]), generator=generator) for k in order if k in shapes}
     return drawn
 

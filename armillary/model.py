@@ -10,8 +10,9 @@ query/key heads,
 C = head size, F = numbers in a token, S = samples.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -222,6 +223,15 @@ class TimeEmbedding(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(256, width), nn.Linear(width, width)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Go where the network goes, but not to its dtype."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            there = fn(tensor)
+            return there if there.dtype == tensor.dtype else tensor.to(there.device)
+
+        return super()._apply(moved, recurse)
 
     def forward(self, tau_S: Tensor) -> Tensor:
         steps = torch.arange(128, dtype=torch.float32, device=tau_S.device)

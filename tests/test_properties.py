@@ -44,8 +44,7 @@ def build(config: Config, dtype: torch.dtype = torch.float32) -> Network:
         network = Network(config)
         for parameter in network.parameters():
             nn.init.normal_(parameter, std=0.25)
-    network.to(dtype).time.float()
-    return network.requires_grad_(False).eval()
+    return network.to(dtype).requires_grad_(False).eval()
 
 
 @pytest.fixture(params=[NANO, EDGE], ids=["nano", "edge"])

@@ -150,11 +150,7 @@ def draw_many(
     Raises BadRequest for illegal options, Cancelled when `on_step` returns False (or 0, or numpy's False),
     FloatingPointError naming step and modality for NaN.
     """
-    name, grid = choose_grid(parts.checkpoint, options)
-    if name == "fixed" and options.noise == "diffusers":
-        raise BadRequest(
-            "noise", options.noise, "a distilled checkpoint draws noise at every step; only own is legal"
-        )
+    _, grid = choose_grid(parts.checkpoint, options)
     traits = parts.checkpoint.traits
     positives = [x.sample(contexts.positive, traits) for x in latents]
 
@@ -203,17 +199,19 @@ def _noise(latents: Latents, seed: int, options: SamplingOptions, parts: Parts) 
 def _diffusers_noise(latents: Latents, seed: int, chunk: int, parts: Parts) -> Noise:
     """Noise in the shapes of that library's latents, cut into tokens as the latents are.
 
-    One generator goes on from chunk to chunk.
+    One generator goes on from step to step, where noise is drawn at each, and from chunk to chunk.
     """
     traits = parts.checkpoint.traits
+    before = chunk * (1 + len(few_steps(parts.checkpoint) or ()))
     shapes: dict[Kind, tuple[int, ...]] = {"vision": (1, *latents.vision_ZThw.shape)}
     if latents.sound_SL is not None:
         shapes["sound"] = tuple(latents.sound_SL.shape)
     if latents.actions_KD is not None:
         shapes["action"] = (len(latents.actions_KD), traits.action_dim or latents.actions_KD.shape[1])
 
-    def draw_noise(of: Sample, _step: int) -> Tensor:
-        drawn = {k: x.to(parts.device) for k, x in noise_like_diffusers(seed, shapes, chunk=chunk).items()}
+    def draw_noise(of: Sample, step: int) -> Tensor:
+        fresh = noise_like_diffusers(seed, shapes, before=before + step)
+        drawn = {k: x.to(parts.device) for k, x in fresh.items()}
         sound_SL, actions_KD = drawn.get("sound"), drawn.get("action")
         if actions_KD is not None and latents.actions_KD is not None:
             actions_KD = actions_KD[:, : latents.actions_KD.shape[1]]

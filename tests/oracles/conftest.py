@@ -1,6 +1,7 @@
 """Fabricated checkpoints and the two libraries that they are read with, made once a run."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,22 @@ def edge_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.oracles.fabricate import edge_like
 
     return edge_like(tmp_path_factory.mktemp("edge"))
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
+    """`written(kind)`: a fabricated checkpoint of `fabricate.MAKE`, and what `World.save` makes of it."""
+    from armillary import load
+    from tests.oracles.fabricate import MAKE
+
+    @cache
+    def write(kind: str) -> tuple[Path, Path]:
+        folder = tmp_path_factory.mktemp("written")
+        original = MAKE[kind](folder / "original")
+        load(original, device="cpu").save(folder / "saved")
+        return original, folder / "saved"
+
+    return write
 
 
 @pytest.fixture(scope="session")

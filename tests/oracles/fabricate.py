@@ -6,10 +6,11 @@ that is exactly 1 or 0 hides its omission.
 """
 
 import json
+import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -187,23 +188,83 @@ def edge_like(folder: Path, seed: int = 0, **overrides: Any) -> Path:
     return folder
 
 
+def image_to_video_like(folder: Path, *, sees: bool = True) -> Path:
+    """A checkpoint shaped like Super-Image2Video: 16 base frames a second, neither sound nor action."""
+    none = {"sound_gen": False, "sound_dim": None, "action_gen": False, "action_dim": None}
+    nano_like(folder, base_fps=16, **none)
+    path = folder / "transformer" / "config.json"
+    kept = {k: v for k, v in json.loads(path.read_text()).items() if not k.startswith("action_")}
+    write_json(path, kept)  # as in the published file
+    if not sees:
+        shutil.rmtree(folder / "vision_encoder")
+        index = {"metadata": {}, "weight_map": stored_names(folder, "transformer")}
+        write_json(folder / "model.safetensors.index.json", index)
+    return folder
+
+
+def four_step_like(folder: Path) -> Path:
+    """A four-step student of the above, without sight."""
+    image_to_video_like(folder, sees=False)
+    sigmas = [1.0, 0.9375, 0.8333333333333334, 0.625]
+    scheduler = {
+        "_class_name": "FlowMatchEulerDiscreteScheduler",
+        "shift": 1.0,
+        "stochastic_sampling": True,
+        "fixed_step_sampler_config": {"sample_type": "sde", "t_list": sigmas},
+    }
+    write_json(folder / "scheduler" / "scheduler_config.json", scheduler)
+    index = json.loads((folder / "model_index.json").read_text())
+    index["scheduler"] = ["diffusers", scheduler["_class_name"]]
+    write_json(folder / "model_index.json", index)
+    student = {
+        "_class_name": "Cosmos3DistilledModularPipeline",
+        "_blocks_class_name": "Cosmos3DistilledBlocks",
+    }
+    student |= {"is_distilled": True, "distilled_sigmas": sigmas}
+    write_json(folder / "modular_model_index.json", student)
+    return folder
+
+
+def policy_like(folder: Path) -> Path:
+    """A policy for one robot: the same network, marked as one that starts from the robot's state."""
+    nano_like(folder)
+    write_json(folder / "checkpoint.json", {})
+    return folder
+
+
+MAKE: dict[str, Callable[[Path], Path]] = {
+    "nano": nano_like,
+    "edge": edge_like,
+    "image-to-video": image_to_video_like,
+    "image-to-video without sight": partial(image_to_video_like, sees=False),
+    "four-step": four_step_like,
+    "policy": policy_like,
+}
+
+
 @cache
-def diffusers_pipeline(folder: Path) -> Cosmos3OmniPipeline:
-    """The generator as diffusers loads it, in fp32."""
+def diffusers_pipeline(folder: Path, dtype: torch.dtype = torch.float32) -> Cosmos3OmniPipeline:
+    """The generator as diffusers loads it."""
     with quiet():
-        pipeline = Cosmos3OmniPipeline.from_pretrained(folder, dtype=torch.float32)
+        pipeline = Cosmos3OmniPipeline.from_pretrained(folder, dtype=dtype)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
 
 
 @cache
 def transformers_reasoner(
-    folder: Path,
+    folder: Path, dtype: torch.dtype = torch.float32, *, sees: bool = True
 ) -> Cosmos3OmniForConditionalGeneration | Cosmos3EdgeForConditionalGeneration:
-    """The reasoner as transformers loads it, in fp32. Raises ValueError if a key or a shape does not fit."""
+    """The reasoner as transformers loads it. Raises ValueError if a key or a shape does not fit.
+
+    sees: whether the tensors of the vision tower must be there; if not, none may be.
+    """
     edge = json.loads((folder / "config.json").read_text())["model_type"] == "cosmos3_edge"
     kind = Cosmos3EdgeForConditionalGeneration if edge else Cosmos3OmniForConditionalGeneration
-    model, report = kind.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    model, report = kind.from_pretrained(folder, dtype=dtype, output_loading_info=True)
+    if not sees:
+        seen = {name for name in model.state_dict() if name.startswith("model.visual.")}
+        report["missing_keys"] = seen ^ set(report["missing_keys"])
     if any(report.values()):
         raise ValueError(f"{folder} does not load cleanly: {report}")
     return model.eval()

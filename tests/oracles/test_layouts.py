@@ -17,7 +17,7 @@ from armillary.errors import BadRequest
 from armillary.shards import write_json
 from armillary.tasks.parts import Parts, load_parts
 from armillary.weights import TRANSFORMER
-from tests.oracles.fabricate import nano_like
+from tests.oracles.fabricate import four_step_like, image_to_video_like
 
 State = dict[str, Tensor]
 FRAMEWORK = {
@@ -181,13 +181,7 @@ def test_a_folder_may_be_called_anything(nano: Path, nano_folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def image_to_video(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    none = {"sound_gen": False, "sound_dim": None, "action_gen": False, "action_dim": None}
-    folder = nano_like(tmp_path_factory.mktemp("i2v"), base_fps=16, **none)
-    shutil.rmtree(folder / "vision_encoder")
-    path = folder / "transformer" / "config.json"
-    kept = {k: v for k, v in json.loads(path.read_text()).items() if not k.startswith("action_")}
-    write_json(kept, path)  # as in the published file
-    return folder
+    return image_to_video_like(tmp_path_factory.mktemp("i2v"), sees=False)
 
 
 def test_image_to_video_has_no_sound_no_action_and_no_sight(image_to_video: Path) -> None:
@@ -200,18 +194,8 @@ def test_image_to_video_has_no_sound_no_action_and_no_sight(image_to_video: Path
         world.generate("a disc", sound=True)
 
 
-def test_a_four_step_student_keeps_its_steps(image_to_video: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(image_to_video, tmp_path / "student")
-    sigmas = [1.0, 0.9375, 0.8333333333333334, 0.625]
-    scheduler = {
-        "_class_name": "FlowMatchEulerDiscreteScheduler",
-        "shift": 1.0,
-        "stochastic_sampling": True,
-        "fixed_step_sampler_config": {"sample_type": "sde", "t_list": sigmas},
-    }
-    write_json(scheduler, folder / "scheduler" / "scheduler_config.json")
-    write_json({"is_distilled": True, "distilled_sigmas": sigmas}, folder / "modular_model_index.json")
-    world = load(folder, device="cpu")
+def test_a_four_step_student_keeps_its_steps(tmp_path: Path) -> None:
+    world = load(four_step_like(tmp_path / "student"), device="cpu")
     clip = world.generate("a disc", frames=1, size="32x32")
     assert clip.receipt["used"]["steps"] == 4
     with pytest.raises(BadRequest, match="steps"):

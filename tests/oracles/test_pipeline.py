@@ -27,8 +27,10 @@ Diffusers = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def folder(request: pytest.FixtureRequest) -> Path:
-    return request.getfixturevalue(f"{request.param}_folder")
+def folder(request: pytest.FixtureRequest, written: Callable[[str], tuple[Path, Path]]) -> Path:
+    if request.param in KINDS:
+        return request.getfixturevalue(f"{request.param}_folder")
+    return written(request.param)[1]
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +103,43 @@ GENERATE: dict[str, tuple[tuple[int, int, int], Given]] = {
     ),
     "continued from too few frames": ((9, 32, 32), Given(video=clip(3, 32, 32))),
 }
+
+
+@pytest.mark.parametrize("folder", ["image-to-video", "policy"], indirect=True)
+def test_what_was_saved_generates_the_same(parts: Parts, theirs: Diffusers) -> None:
+    test_generation(parts, theirs, "from a picture", 6.0)
+
+
+@pytest.mark.parametrize("folder", ["four-step"], indirect=True)
+@pytest.mark.parametrize("case", ["picture", "from a picture"])
+def test_a_saved_student_takes_the_same_four_steps(
+    folder: Path, parts: Parts, diffusers_pipeline: Callable[[Path], Any], case: str
+) -> None:
+    from diffusers.modular_pipelines.cosmos.modular_blocks_cosmos3_distilled import Cosmos3DistilledBlocks
+
+    (frames, height, width), given = GENERATE[case]
+    options = SamplingOptions(4, seed=SEED, noise="diffusers")
+    canvas = Canvas(frames=frames, fps=16.0, width=width, height=height)
+    ours = generate(parts, Wording(PROMPT), canvas=canvas, given=given, options=options)[0]
+    modular, loaded = Cosmos3DistilledBlocks().init_pipeline(str(folder)), diffusers_pipeline(folder)
+    names = [name for name in modular.components if getattr(loaded, name, None) is not None]
+    modular.update_components(**{name: getattr(loaded, name) for name in names})
+    modular.disable_safety_checker()
+    image = {} if given.image is None else {"image": Image.fromarray(given.image)}
+    done = modular(
+        prompt=PROMPT,
+        num_frames=frames,
+        height=height,
+        width=width,
+        fps=16.0,
+        generator=torch.Generator().manual_seed(SEED),
+        output_type="pt",
+        **image,
+    )
+    torch.testing.assert_close(
+        ours.latents[-1].vision_ZThw, done.get("latents")[0].float(), atol=LATENTS, rtol=0
+    )
+    assert ours.latents[-1].vision_ZThw.abs().max() > 0.5
 
 
 @pytest.mark.parametrize("guidance", [1.0, 6.0])

@@ -1,6 +1,6 @@
 """The reasoner against transformers: logits and greedy tokens of conversations, on fabricated checkpoints."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,7 @@ from armillary.sequence import Sample, pack
 from armillary.tasks.messages import Conversation, converse
 from armillary.tasks.parts import Parts, load_parts
 from tests.decoding import decode
-from tests.oracles.fabricate import edge_like, nano_like, transformers_reasoner
-
-MAKE = {"nano": nano_like, "edge": edge_like}
+from tests.oracles.fabricate import MAKE, transformers_reasoner
 
 
 def picture(height: int, width: int, seed: int) -> Any:
@@ -54,7 +52,7 @@ CHATS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=[*MAKE])
+@pytest.fixture(scope="module", params=["nano", "edge"])
 def both(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Parts, Any]]:
@@ -81,15 +79,36 @@ def as_transformers(parts: Parts, talk: Conversation) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
+def logits(parts: Parts, messages: list[dict[str, Any]]) -> Tensor:
+    """Ours of every token of a conversation, [A, V]."""
+    hidden_AE = parts.network.read(pack([Sample(converse(parts, messages).context)])).hidden_AE
+    assert hidden_AE is not None
+    return parts.network.logits(hidden_AE)
+
+
+@torch.no_grad()
+def logits_of_transformers(parts: Parts, theirs: Any, messages: list[dict[str, Any]]) -> Tensor:
+    """Theirs of the same tokens and pixels."""
+    return theirs(**as_transformers(parts, converse(parts, messages))).logits[0]
+
+
 @pytest.mark.parametrize("case", CHATS)
 def test_logits_equal_those_of_transformers(both: tuple[Parts, Any], case: str) -> None:
     parts, theirs = both
-    talk = converse(parts, CHATS[case])
-    want_AV = theirs(**as_transformers(parts, talk)).logits[0]
-    hidden_AE = parts.network.read(pack([Sample(talk.context)])).hidden_AE
-    assert hidden_AE is not None
-    difference = (parts.network.logits(hidden_AE) - want_AV).abs().max() / want_AV.abs().max()
-    assert difference <= 1e-5
+    got_AV, want_AV = logits(parts, CHATS[case]), logits_of_transformers(parts, theirs, CHATS[case])
+    assert (got_AV - want_AV).abs().max() / want_AV.abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("kind", ["image-to-video", "image-to-video without sight", "four-step", "policy"])
+def test_logits_of_what_was_saved_equal_those_of_transformers(
+    written: Callable[[str], tuple[Path, Path]], kind: str
+) -> None:
+    before, saved = written(kind)
+    parts = load_parts(before, device=torch.device("cpu"), dtype=torch.float32, want=["sight"])
+    theirs = transformers_reasoner(saved, sees=parts.checkpoint.sees)
+    for case in ("text", "picture", "clip") if parts.checkpoint.sees else ("text",):
+        got_AV, want_AV = logits(parts, CHATS[case]), logits_of_transformers(parts, theirs, CHATS[case])
+        assert (got_AV - want_AV).abs().max() / want_AV.abs().max() <= 1e-5
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """Velocities of every task's layout against diffusers' transformer; positions and time as published."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ LIMIT = 1e-5
 
 
 @pytest.fixture(scope="module")
-def folder(request: pytest.FixtureRequest) -> Path:
-    return request.getfixturevalue(f"{request.param}_folder")
+def folder(request: pytest.FixtureRequest, written: Callable[[str], tuple[Path, Path]]) -> Path:
+    if request.param in ("nano", "edge"):
+        return request.getfixturevalue(f"{request.param}_folder")
+    return written(request.param)[1]
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -51,13 +53,16 @@ LAYOUTS = {
     ),
     "inverse dynamics": Latents(vision(2), 10.0, (0, 1), actions_KD=random(4, 2, seed=2), domain=4),
     "policy": Latents(vision(3, 5, 4), 15.0, (0,), actions_KD=random(8, 10, seed=2), domain=8),
+    "policy from a state": Latents(
+        vision(3), 15.0, (0,), actions_KD=random(9, 10, seed=2), clean_actions=(0,), domain=8, first_action=0
+    ),
 }
 
 
-def ours(folder: Path, latents: Latents) -> tuple[list[Tensor], Sample]:
+def ours(folder: Path, latents: Latents, dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], Sample]:
     """Velocities of each segment's noisy tokens, [M, F]."""
     checkpoint = Checkpoint(folder)
-    network = load_network(checkpoint, Keeper("resident", device=torch.device("cpu"), dtype=torch.float32))
+    network = load_network(checkpoint, Keeper("resident", device=torch.device("cpu"), dtype=dtype))
     sample = Sample(text_context(torch.arange(3, 3 + TOKENS)), latents.segments(checkpoint.traits))
     both = pack([sample])
     with torch.no_grad():
@@ -66,8 +71,15 @@ def ours(folder: Path, latents: Latents) -> tuple[list[Tensor], Sample]:
     return [x.view(-1, s.tokens_NF.shape[1]) for x, s in zip(parts, sample.segments, strict=True)], sample
 
 
-def theirs(pipeline: Any, latents: Latents, sample: Sample) -> Latents:
-    """The transformer's velocities in the shapes of latents; the pipeline itself lays out the sequence."""
+def theirs(pipeline: Any, latents: Latents, sample: Sample) -> list[Tensor]:
+    """The transformer's velocities of each segment's noisy tokens, [M, F], fp32."""
+    traits = Traits(**{f.name: pipeline.transformer.config[f.name] for f in fields(Traits)})
+    segments = velocities(pipeline, latents, sample).segments(traits)
+    return [s.mask(v.tokens_NF[s.rows_M]).float() for s, v in zip(sample.segments, segments, strict=True)]
+
+
+def velocities(pipeline: Any, latents: Latents, sample: Sample) -> Latents:
+    """Those of all tokens in the shapes of latents; the pipeline itself lays out the sequence."""
     text = pipeline._prepare_text_segment(sample.context.ids_A.tolist(), "cpu")
     start, length = text["vision_start_temporal_offset"], text["und_len"]
     layout = {**text, **_vision(pipeline, latents, start, length)}
@@ -90,6 +102,8 @@ def theirs(pipeline: Any, latents: Latents, sample: Sample) -> Latents:
         rows = sample.segments[-1].tokens_NF
         clean = list(latents.clean_actions)
         action = pipeline._prepare_action_segment(rows, clean, start, latents.fps, length, "cpu")
+        if not latents.first_action:
+            action["action_mrope_ids"] = _from_frame_0(pipeline, len(rows), latents.fps, start)
         layout |= {**action, "action_tokens": [rows], "action_domain_ids": [torch.tensor([latents.domain])]}
         layout["action_timesteps"] = torch.full((action["num_noisy_action_tokens"],), TIME)
         positions.append(action["action_mrope_ids"])
@@ -109,6 +123,21 @@ def theirs(pipeline: Any, latents: Latents, sample: Sample) -> Latents:
         )
     vision_1ZThw, sound_SL, actions_KD = (None if x is None else x[-1] for x in out)
     return replace(latents, vision_ZThw=vision_1ZThw[0], sound_SL=sound_SL, actions_KD=actions_KD)
+
+
+def _from_frame_0(pipeline: Any, count: int, fps: float, start: int) -> Tensor:
+    """Positions of action rows of which the first is the state; the pipeline lays out only those without."""
+    from diffusers.pipelines.cosmos.pipeline_cosmos3_omni import get_3d_mrope_ids_vae_tokens
+
+    config = pipeline.transformer.config
+    return get_3d_mrope_ids_vae_tokens(
+        *(count, 1, 1, start, config.unified_3d_mrope_reset_spatial_ids),
+        fps=fps,
+        base_fps=float(config.base_fps),
+        temporal_compression_factor=1,
+        base_temporal_compression_factor=4,
+        start_frame_offset=0,
+    )[0]
 
 
 def _vision(pipeline: Any, latents: Latents, start: int, length: int) -> dict[str, Any]:
@@ -133,21 +162,23 @@ def _vision(pipeline: Any, latents: Latents, start: int, length: int) -> dict[st
         both[name] = torch.cat([x[name] for x in laid])
     for name in ("vision_token_shapes", "vision_noisy_frame_indexes"):
         both[name] = [entry for x in laid for entry in x[name]]
+    dtype = pipeline.transformer.proj_in.weight.dtype
     times = torch.full((sum(x["num_noisy_vision_tokens"] for x in laid),), TIME)
-    return {**both, "vision_tokens": [x[None] for x, _, _ in items], "vision_timesteps": times}
+    return {**both, "vision_tokens": [x[None].to(dtype) for x, _, _ in items], "vision_timesteps": times}
 
 
 CASES = [("nano", name) for name in LAYOUTS]
 CASES += [("edge", name) for name, layout in LAYOUTS.items() if layout.sound_SL is None]
+CASES += [("image-to-video", name) for name in ("picture", "first frame", "clip of odd size")]
+CASES += [("four-step", "first frame"), ("policy", "policy from a state"), ("policy", "forward dynamics")]
 
 
 @pytest.mark.parametrize(("folder", "layout"), CASES, indirect=["folder"])
 def test_velocities(folder: Path, diffusers_pipeline: Callable[[Path], Any], layout: str) -> None:
-    latents, traits = LAYOUTS[layout], Checkpoint(folder).traits
+    latents = LAYOUTS[layout]
     got, sample = ours(folder, latents)
-    want = theirs(diffusers_pipeline(folder), latents, sample).segments(traits)
-    for velocity_MF, segment, wanted in zip(got, sample.segments, want, strict=True):
-        wanted_MF = segment.mask(wanted.tokens_NF[segment.rows_M])
+    want = theirs(diffusers_pipeline(folder), latents, sample)
+    for velocity_MF, wanted_MF in zip(got, want, strict=True):
         torch.testing.assert_close(velocity_MF, wanted_MF, atol=LIMIT, rtol=0)
         assert not len(wanted_MF) or wanted_MF.abs().max() > 0.05
 

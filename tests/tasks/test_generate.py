@@ -242,8 +242,6 @@ def test_a_distilled_checkpoint_draws(parts: Parts, distilled: Checkpoint) -> No
     done = make(student, options=SamplingOptions(4), given=Given(image=pixels(16, 16)))
     again = make(student, options=SamplingOptions(4), given=Given(image=pixels(16, 16)))
     assert torch.equal(done.latents[0].vision_ZThw, again.latents[0].vision_ZThw)
-    with pytest.raises(BadRequest, match="noise"):
-        make(student, options=SamplingOptions(4, noise="diffusers"))
 
 
 def test_pocket_is_small_and_quick(parts: Parts) -> None:
