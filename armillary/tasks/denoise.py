@@ -151,6 +151,8 @@ def draw_many(
     FloatingPointError naming step and modality for NaN.
     """
     _, grid = choose_grid(parts.checkpoint, options)
+    _require_steps_inside("interval", options.interval, grid)
+    _require_steps_inside("control_interval", options.control_interval, grid)
     traits = parts.checkpoint.traits
     positives = [x.sample(contexts.positive, traits) for x in latents]
 
@@ -172,6 +174,15 @@ def draw_many(
         on_step=told if options.on_step else None,
     )
     return [x.of(s.with_state(v), traits) for x, s, v in zip(latents, positives, states, strict=True)]
+
+
+def _require_steps_inside(field: str, interval: tuple[float, float] | None, grid: Grid) -> None:
+    """Refuse an interval of guidance that no step falls into."""
+    times = [round(float(t)) for t in grid.times]
+    if interval is not None and not any(interval[0] <= float(t) <= interval[1] for t in grid.times):
+        close = " or ".join(str(t) for t in sorted(times, key=lambda t: abs(t - interval[0]))[:2])
+        message = f"no step falls into it; they are at times {times[0]} down to {times[-1]}, nearest {close}"
+        raise BadRequest(field, list(interval), message)
 
 
 def _branches(

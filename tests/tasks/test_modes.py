@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from armillary.attention import KV, attend, attend_apart
+from armillary.errors import BadRequest
 from armillary.facts import Canvas
 from armillary.prompts import SYSTEM_EDIT, SYSTEM_TRANSFER
 from armillary.tasks import denoise
@@ -176,8 +177,14 @@ def test_control_guidance_moves_away_from_no_control(parts: Parts) -> None:
     )
     assert not torch.equal(weak, strong)
     assert not torch.equal(weak, none)
-    ignored = make(parts, given=given, options=replace(QUICK, control_guidance=3.0, control_interval=(0, 1)))
-    torch.testing.assert_close(ignored.latents[0].vision_ZThw, weak)
+    late = replace(QUICK, control_guidance=3.0, control_interval=(0, 900))
+    assert not torch.equal(make(parts, given=given, options=late).latents[0].vision_ZThw, strong)
+
+
+@pytest.mark.parametrize("field", ["interval", "control_interval"])
+def test_an_interval_that_no_step_falls_into_is_refused(parts: Parts, field: str) -> None:
+    with pytest.raises(BadRequest, match=rf"^{field}=\[0, 1\]: no step falls into it"):
+        make(parts, options=replace(QUICK, **{field: (0, 1)}))
 
 
 # -- controls that do not see each other
