@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import huggingface_hub
 import pytest
 from huggingface_hub import errors
@@ -45,7 +45,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 
 def answer(status: int) -> Exception:
-    response: Any = httpx.Response(status, request=httpx.Request("GET", "https://hub"))
+    response: Any = httpx2.Response(status, request=httpx2.Request("GET", "https://hub"))
     kind = {401: errors.GatedRepoError, 404: errors.RepositoryNotFoundError}.get(
         status, errors.HfHubHTTPError
     )
@@ -77,8 +77,8 @@ def test_a_reasoner_never_touches_the_autoencoders(hub: Hub) -> None:
     [
         answer(503),
         answer(429),
-        httpx.ConnectError("no route"),
-        httpx.ReadTimeout("slow"),
+        httpx2.ConnectError("no route"),
+        httpx2.ReadTimeout("slow"),
         ConnectionResetError(),
     ],
     ids=repr,
