@@ -140,7 +140,7 @@ def lay(job: Job, weights: Weights, *, itemsize: int, mapped: bool) -> dict[Mode
         held = weights.held(mode, looks=job.looked > 0)
         laid[mode] = []
         for name, kept, working in moments:
-            own = held["answer" if job.answers and name == "read" else name]
+            own = held[name]
             laid[mode].append(Stage(name, 0 if mapped else own, own if mapped else 0, kept, working))
     return laid
 

@@ -35,13 +35,21 @@ class Watch:
         return now
 
     def begins_with(self, module: nn.Module, stage: str) -> None:
-        """From the first call of `module` on, when its weights are there, it is `stage`; that begins once."""
+        """It is `stage` from the first call of `module` on; while its weights come, it is "between".
+
+        A stage begins once.
+        """
+
+        def leave(*_: object) -> None:
+            if stage not in self.peaks:
+                self.stage = "between"
 
         def begin(*_: object) -> None:
             if stage not in self.peaks:
                 self.stage = stage
                 self.look()
 
+        module.register_forward_pre_hook(leave, prepend=True)
         module.register_forward_pre_hook(begin)
 
 
