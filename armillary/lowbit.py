@@ -9,6 +9,7 @@ Shape letters: N tokens, I numbers in, O numbers out, G groups of a row, R rows 
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Literal, get_args
 
@@ -29,7 +30,7 @@ def check_form(form: str | None) -> None:
         raise BadRequest("weights", form, f"nearest are {' or '.join(nearest(form, get_args(Form)))}")
 
 
-class LowBitLinear(nn.Module):
+class LowBitLinear(nn.Module, ABC):
     """A linear layer without bias that holds its weight [O, I] rounded; `pack` makes its tensors."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
@@ -69,11 +70,13 @@ class LowBitLinear(nn.Module):
         self._widen(rows, weight_RI)
         return F.linear(x_NI, weight_RI)
 
+    @abstractmethod
     def _widen(self, rows: slice, into_RI: Tensor) -> None:
-        raise NotImplementedError
+        """Write these rows of the weight."""
 
+    @abstractmethod
     def _pack_rows(self, weight_RI: Tensor) -> dict[str, Tensor]:
-        raise NotImplementedError
+        """What stands for some rows of a weight."""
 
 
 class Int8Linear(LowBitLinear):

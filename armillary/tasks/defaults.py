@@ -2,7 +2,7 @@
 
 Source: the released framework's defaults for each mode; for pocket (small) guidance was chosen among 1, 2
 and 3 by the image and video figures of `armillary eval`, and the steps of actions among 4, 6, 8 and 10 by
-those of dynamics and policy, on 64 training seeds.
+those of dynamics and policy, on 48 or 64 training seeds.
 """
 
 from dataclasses import dataclass, fields, replace
