@@ -3,7 +3,7 @@
 Shapes in suffixes: T frames, H rows, W columns, C colours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -93,10 +93,12 @@ def draw(
     background: Background = "table",
     velocities: Floats | None = None,
     pusher: Floats | None = None,
+    colours: Mapping[str, Colour] = COLOURS,
 ) -> NDArray[np.uint8]:
     """Pictures uint8 [T, 64, 64, 3] of objects at `positions` [T, n, 2].
 
-    `velocities` [T, n, 2] draw a trail behind what slides on ice; `pusher` [T, 2] draws the pusher on top.
+    `velocities` [T, n, 2] draw a trail behind what slides on ice; `pusher` [T, 2] draws the pusher on top;
+    `colours` are what the objects' colours look like.
     """
     ground_HWC = _walls(background)
     canvas_THWC = np.repeat(ground_HWC[None], len(positions), axis=0)
@@ -109,7 +111,7 @@ def draw(
         canvas_THWC[:] = ground_HWC
         canvas_THWC[:, edge:-edge, edge:-edge] = inner_THWC
     for i, thing in enumerate(objects):
-        _paint(canvas_THWC, _cover(distance(thing.shape, positions[:, i])), COLOURS[thing.colour])
+        _paint(canvas_THWC, _cover(distance(thing.shape, positions[:, i])), colours[thing.colour])
     if pusher is not None:
         x_T1W, y_TH1 = _offsets(pusher)
         _paint(canvas_THWC, _cover(np.sqrt(x_T1W**2 + y_TH1**2) - np.float32(PUSHER_RADIUS)), PUSHER_COLOUR)

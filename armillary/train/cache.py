@@ -14,6 +14,7 @@ from torch import Tensor
 
 from armillary.codecs.audio_vae import AudioVAE
 from armillary.codecs.wan_vae import WanVAE
+from armillary.errors import BadRequest
 from armillary.sim.scenes import Episode, Kind, episode
 from armillary.train.video import to_model
 
@@ -24,7 +25,8 @@ CHUNK = 128
 class Cache:
     """Clips, or stills where `sounds` and `actions` are empty; one row an episode."""
 
-    kinds: list[str]
+    kinds: list[Kind]
+    seeds: list[int]
     captions: list[str]
     instructions: list[str | None]
     latents_BZThw: Tensor  # raw, not normalised
@@ -47,8 +49,9 @@ def encode_chunk(episodes: Sequence[Episode], video: WanVAE, audio: AudioVAE) ->
         actions = torch.stack(
             [torch.zeros(steps, 2) if e.actions is None else torch.from_numpy(e.actions) for e in episodes]
         )
-    names = [e.kind for e in episodes], [e.caption for e in episodes], [e.instruction for e in episodes]
-    return Cache(*names, torch.cat(pieces).half(), sounds.half(), actions)
+    kinds: list[Kind] = [e.kind for e in episodes]
+    names = [e.seed for e in episodes], [e.caption for e in episodes], [e.instruction for e in episodes]
+    return Cache(kinds, *names, torch.cat(pieces).half(), sounds.half(), actions)
 
 
 def fill(
@@ -75,11 +78,16 @@ def fill(
 
 
 def load(folder: Path, kinds: Sequence[Kind]) -> Cache:
-    """Every chunk of the kinds, in one."""
+    """Every chunk of the kinds, in one. Raises BadRequest for files of an older form."""
     files = [path for kind in kinds for path in sorted(folder.glob(f"{kind}-*.pt"))]
-    chunks = [Cache(**torch.load(path, weights_only=True)) for path in files]
+    try:
+        chunks = [Cache(**torch.load(path, weights_only=True)) for path in files]
+    except TypeError as error:
+        message = "holds latents of an older form; remove it to make them anew"
+        raise BadRequest("cache", str(folder), message) from error
     return Cache(
         [k for c in chunks for k in c.kinds],
+        [s for c in chunks for s in c.seeds],
         [t for c in chunks for t in c.captions],
         [t for c in chunks for t in c.instructions],
         torch.cat([c.latents_BZThw for c in chunks]),

@@ -9,6 +9,7 @@ the denial that guidance steers away from.
 Shape letters: B samples, N tokens of a segment, M noisy tokens, F numbers in a token.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from armillary.flow import draw_sigma, interpolate, velocity_target
 from armillary.prompts import action_caption, with_metadata
 from armillary.robots import robot
 from armillary.sequence import Context, Sample, Segment, pack, text_context
+from armillary.sim.scenes import episode
 from armillary.tasks.segments import action_segment, patchify, sound_segment, vision_segment
 from armillary.train.cache import Cache, load
 from armillary.train.layout import FLOW_SHIFT, Pocket, pocket_traits
@@ -30,10 +32,14 @@ from armillary.train.loop import Draw, Metrics
 from armillary.train.reasoner import ReasonerJob, draws, optimizers
 
 DROPPED = 0.1  # prompts replaced by the denial
-LESSONS = 0.12  # share of the joint steps that are the reasoner's lessons
-READERS_RATE = 0.25  # of the rate, at which the reasoner learns beside the generator
+LESSONS = 0.4  # share of the joint steps that are the reasoner's lessons
+READERS_RATE = 0.5  # of the rate, at which the reasoner learns beside the generator
+AS_JSON = 0.12  # captions given as the structured caption that `upsample` makes of them
+SMUDGED, SMUDGE = 0.5, 0.25  # share of given first frames that are noisy, and how much at most: in a chain
+# of chunks the first frame of each was drawn, not seen
 WEIGHTS = {"vision": 1.0, "sound": 1.0, "action": 1.0}
 SIZE, FPS = 64, 8.0
+TOKENS_A_FRAME = 16
 BODY = robot("tabletop")
 
 
@@ -109,15 +115,15 @@ class GeneratorJob:
             return self.flow(draw, self.stills, [(IMAGE, i) for i in stills])
         if pick < 0.65:
             sound = rng.choice((None, False, False))
-            modes = rng.choices([m for m in VIDEOS if m.sound is sound], (0.5, 0.4, 0.1), k=self.size)
+            modes = rng.choices([m for m in VIDEOS if m.sound is sound], (0.7, 0.25, 0.05), k=self.size)
             return self.flow(draw, self.clips, [(m, rng.choice(self.groups["slide push"])) for m in modes])
-        mixed = [(FORWARD, "push wander")] * 3 + [(INVERSE, "push wander")] * 2 + [(POLICY, "push")] * 3
+        mixed = [(FORWARD, "push wander")] * 5 + [(INVERSE, "push wander")] + [(POLICY, "push")] * 2
         chosen = [(m, rng.choice(self.groups[g])) for m, g in rng.choices(mixed, k=self.size)]
         return self.flow(draw, self.clips, chosen)
 
     def flow(self, draw: Draw, rows: Rows, chosen: Sequence[tuple[Mode, int]]) -> tuple[Tensor, Metrics]:
         """The velocity loss of the chosen episodes, each in its mode."""
-        samples = [self.sample(rows, mode, i, draw.python) for mode, i in chosen]
+        samples = [self.sample(rows, mode, i, draw) for mode, i in chosen]
         order = sorted(
             range(len(samples)), key=lambda i: len(samples[i].context)
         )  # equal lengths share a call
@@ -141,9 +147,11 @@ class GeneratorJob:
                     metrics.setdefault(f"{mode.name}/{segment.kind}", []).append(float(mean.detach()))
         return total / len(samples), {k: sum(v) / len(v) for k, v in metrics.items()}
 
-    def sample(self, rows: Rows, mode: Mode, i: int, rng: Random) -> Sample:
-        traits, cache = pocket_traits(), rows.cache
-        segments = [replace(_vision(mode, rows.vision_BNF.shape[1]), tokens_NF=rows.vision_BNF[i])]
+    def sample(self, rows: Rows, mode: Mode, i: int, draw: Draw) -> Sample:
+        traits, cache, tokens_NF = pocket_traits(), rows.cache, rows.vision_BNF[i]
+        if mode is FORWARD and draw.python.random() < SMUDGED:
+            tokens_NF = smudge(tokens_NF, SMUDGE * draw.python.random(), draw.torch)
+        segments = [replace(_vision(mode, len(tokens_NF)), tokens_NF=tokens_NF)]
         if mode.sound is not None:
             segments.append(sound_segment(rows.sound_BSN[i], clean=mode.sound, traits=traits))
         if mode.action is not None:
@@ -152,7 +160,7 @@ class GeneratorJob:
             segments.append(
                 action_segment(action_KD, clean=clean, fps=FPS, domain=BODY.domain, traits=traits)
             )
-        return Sample(self.context(prompt_of(mode, cache, i, rng)), tuple(segments))
+        return Sample(self.context(prompt_of(mode, cache, i, draw.python)), tuple(segments))
 
     def context(self, text: str) -> Context:
         if text not in self.prompts:
@@ -186,7 +194,7 @@ def prompt_context(codec: TextCodec, text: str) -> Context:
 
 
 def _vision(mode: Mode, tokens: int) -> Segment:
-    frames = tokens // 16
+    frames = tokens // TOKENS_A_FRAME
     return vision_segment(torch.zeros(8, frames, 8, 8), mode.clean, FPS, pocket_traits())
 
 
@@ -196,6 +204,8 @@ def prompt_of(mode: Mode, cache: Cache, i: int, rng: Random) -> str:
     if mode.action is None:
         frames = 1 if mode is IMAGE else 9
         text = "" if dropped else cache.captions[i]
+        if text and rng.random() < AS_JSON:
+            text = json.dumps(episode(cache.kinds[i], cache.seeds[i]).structured)
         return with_metadata(text, frames=frames, fps=FPS, height=SIZE, width=SIZE, negative=dropped)
     if dropped and mode is POLICY:
         return ""
@@ -213,6 +223,13 @@ def add_noise(sample: Sample, sigma: float, generator: torch.Generator) -> tuple
     )
     eps = eps * keep
     return sample.with_state(interpolate(x0, eps, sigma)), velocity_target(x0, eps)
+
+
+def smudge(tokens_NF: Tensor, most: float, generator: torch.Generator) -> Tensor:
+    """The tokens of a clip whose first latent frame has noise of this standard deviation."""
+    first = TOKENS_A_FRAME
+    eps = torch.randn(first, tokens_NF.shape[1], generator=generator)
+    return torch.cat([tokens_NF[:first] + most * eps, tokens_NF[first:]])
 
 
 def latent_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -19,6 +19,7 @@ from armillary.codecs.sight import POCKET_CLIPS, POCKET_PICTURES
 from armillary.model import Block, Config, DomainLinear, Network, Port
 from armillary.sequence import Kind
 from armillary.shards import sources, write_json
+from armillary.train.dense import WIDTH
 from armillary.weights import Traits, published_config, published_state, write_towers
 
 SPECIAL = (
@@ -131,6 +132,9 @@ class Pocket(nn.Module):
         torch.manual_seed(seed)
         self.network = Network(pocket_config())
         self.sight = QwenViT(pocket_sight_config())
+        # what is told of every visual token, by the vision tower and by the AR tower: for training alone
+        width = self.network.config.width
+        self.tell = nn.ModuleList(nn.Sequential(nn.RMSNorm(width), nn.Linear(width, WIDTH)) for _ in range(2))
         _start_small(self.network)
         _tie_ports(self.network)
         nn.init.normal_(self.sight.pos_embed.weight, std=0.3)

@@ -13,10 +13,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
@@ -37,18 +35,21 @@ from armillary.model import Past
 from armillary.sequence import Context, Sample, Visual, pack
 from armillary.sim.language import Question
 from armillary.sim.scenes import Episode, Kind, episode
+from armillary.train.dense import Truth, dense_loss, truth
 from armillary.train.layout import Pocket
 from armillary.train.loop import Draw, Metrics
+from armillary.train.strange import in_strange_colours, in_strange_shapes
 
 LENGTH = 0.8  # an answer of n tokens weighs n^(1 - LENGTH); spec/training 1.7 calls it e
 SEEING = {"shape": 4.0, "where": 2.0, "what": 1.0, "colour": 1.0, "count": 0.5}
-TELLING = {"shape": 2.0, "where": 1.5, "caption": 1.0, "structured caption": 0.15, "events": 0.3, "box": 1.5}
+TELLING = {"shape": 1.0, "where": 1.0, "caption": 2.0, "structured caption": 0.5, "events": 0.3, "box": 1.5}
 WATCHING = ("which way", "did it hit", "will it hit", "when", "what does it hit")
 READING = {"shape": 1.0, "where": 2.0, "what": 2.0, "colour": 1.0, "count": 0.5, "structured caption": 2.0}
 READING_MOTION = {"shape": 1.0, "colour": 1.0, "which way": 2.0, "what does it hit": 2.0} | {
     "structured caption": 3.0
 }
-GREY = 0.35  # share of the lessons on what stands where that show no colours and ask for shapes alone
+STRANGE = 0.5  # share of the lessons on what stands where that show things without a name
+DENSE = 0.15  # weight of what is told of every visual token
 SEEING_FIRST = 0.45  # share of the run in which most lessons only ask what stands where
 
 
@@ -74,16 +75,19 @@ class Shown:
     question."""
 
     patches: Patches | None
+    truth: Truth | None = None  # about every visual token
     times: tuple[float, ...] | None = None
     words: str = ""
 
 
 def show(e: Episode, *, clip: bool) -> Shown:
     if not clip:
-        return Shown(picture_patches(e.picture(0), POCKET_PICTURES))
+        return Shown(picture_patches(e.picture(0), POCKET_PICTURES), truth(e, [[0]]))
     chosen = list(sample_frames(len(e.positions), e.fps, POCKET_CLIPS))
     patches, times = clip_patches(e.frames[chosen], [i / e.fps for i in chosen], POCKET_CLIPS)
-    return Shown(patches, tuple(times))
+    together = POCKET_CLIPS.temporal_patch_size
+    slices = [chosen[i : i + together] for i in range(0, len(chosen), together)]
+    return Shown(patches, truth(e, slices), tuple(times))
 
 
 def opening(shown: Shown, spell: Speller) -> tuple[list[int], list[int | Grid], list[int]]:
@@ -124,17 +128,12 @@ def choose(
     return rng.choices(usable, weights, k=count)
 
 
-def washed_out(picture_HW3: NDArray[np.uint8], rng: Random) -> NDArray[np.uint8]:
-    """The picture in greys, which one depends on a random mixture of its channels, partly or wholly."""
-    weights = np.array([rng.random() for _ in range(3)]) ** 2
-    grey_HW1 = (picture_HW3 @ (weights / weights.sum()))[..., None]
-    share = rng.choice((1.0, 1.0, rng.random()))
-    return (share * grey_HW1 + (1 - share) * picture_HW3).round().astype(np.uint8)
-
-
 def watching(e: Episode, *, clip: bool) -> list[Question]:
     """Every question about what moves that what is shown can answer."""
     return [q for q in e.questions() if q.kind in WATCHING and (clip or not q.needs_clip)]
+
+
+Marked = tuple[Question, bool]
 
 
 @dataclass(frozen=True)
@@ -145,8 +144,16 @@ class Lesson:
     questions: list[list[Question]]
 
 
-def read_shown(model: Pocket, shown: Sequence[Shown], spell: Speller) -> tuple[list[Past], list[int]]:
-    """What the AR tower remembers of each opening, and the position at which each goes on."""
+@dataclass(frozen=True)
+class Read:
+    """What the towers made of a lesson's openings."""
+
+    memory: list[Past]
+    ends: list[int]  # the position at which each opening goes on
+    seen_VE: tuple[Tensor, ...]  # of every visual token: by the vision tower, by the AR tower; () for none
+
+
+def read_shown(model: Pocket, shown: Sequence[Shown], spell: Speller) -> Read:
     seen = [s.patches for s in shown if s.patches is not None]
     visuals = iter(look(model, seen) if seen else [])
     samples: list[Sample] = []
@@ -158,8 +165,11 @@ def read_shown(model: Pocket, shown: Sequence[Shown], spell: Speller) -> tuple[l
             features, *deep = next(visuals)
             visual = Visual(torch.tensor(rows), features, tuple(deep))
         samples.append(Sample(Context(torch.tensor(ids), positions_3A, len(ids) + delta, visual)))
-    memory = model.network.read(pack(samples)).memory
-    return memory, [s.context.end for s in samples]
+    packed = pack(samples)
+    done, visual = model.network.read(packed), packed.visual()
+    assert done.hidden_AE is not None
+    seen_VE = () if visual is None else (visual.features_VE, done.hidden_AE[visual.rows_V])
+    return Read(done.memory, [s.context.end for s in samples], seen_VE)
 
 
 def look(model: Pocket, seen: Sequence[Patches]) -> list[tuple[Tensor, ...]]:
@@ -169,10 +179,20 @@ def look(model: Pocket, seen: Sequence[Patches]) -> list[tuple[Tensor, ...]]:
     return list(zip(features_VE.split(sizes), *(d.split(sizes) for d in deepstack), strict=True))
 
 
-def answer_loss(model: Pocket, lesson: Lesson, spell: Speller) -> tuple[Tensor, list[tuple[Question, bool]]]:
+def lesson_loss(model: Pocket, lesson: Lesson, spell: Speller) -> tuple[Tensor, Tensor, list[Marked]]:
+    """The loss of the answers, that of what is told of every visual token, and which answers are right."""
+    read = read_shown(model, lesson.shown, spell)
+    loss, marks = answer_loss(model, lesson, read, spell)
+    truths = [s.truth for s in lesson.shown if s.truth is not None]
+    told = [tell(seen_VE) for tell, seen_VE in zip(model.tell, read.seen_VE, strict=False)]
+    dense = sum((dense_loss(x, Truth.join(truths)) for x in told), loss.new_zeros(()))
+    return loss, dense, marks
+
+
+def answer_loss(model: Pocket, lesson: Lesson, read: Read, spell: Speller) -> tuple[Tensor, list[Marked]]:
     """The weighted loss of every answer, and whether each would be given right (greedily, its own past
     being right)."""
-    memory, ends = read_shown(model, lesson.shown, spell)
+    memory, ends = read.memory, read.ends
     asked = [(i, q, *closing(q, spell)) for i, qs in enumerate(lesson.questions) for q in qs]
     # equal lengths side by side share one attention call
     asked.sort(key=lambda a: (memory[0].own.lengths[a[0]], len(a[2])))
@@ -206,7 +226,7 @@ class ReasonerJob:
     """Stills mostly; first frames and clips of moving episodes for the rest."""
 
     def __init__(
-        self, model: Pocket, codec: TextCodec, *, pictures: int = 16, clips: int = 6, asked: int = 4
+        self, model: Pocket, codec: TextCodec, *, pictures: int = 16, clips: int = 8, asked: int = 4
     ) -> None:
         self.model, self.spell = model, Speller(codec)
         self.pictures, self.clips, self.asked = pictures, clips, asked
@@ -218,16 +238,16 @@ class ReasonerJob:
 
     def lesson(self, rng: Random, done: float) -> Lesson:
         """Stills; with growing share all questions, clips, first frames of slides, and captions alone."""
-        if rng.random() < (0.75 if done < SEEING_FIRST else 0.15):
-            if rng.random() < GREY:
-                return self._grey(rng)
+        if rng.random() < (0.75 if done < SEEING_FIRST else 0.2):
+            if rng.random() < STRANGE:
+                return self._strange(rng)
             return self._seen(("still",), SEEING, self.asked + 2, rng)
-        told, pick = SEEING | TELLING, rng.random()
-        if pick < 0.15:
-            return self._seen(("still",), told, self.asked, rng)
+        pick = rng.random()
+        if pick < 0.2:
+            return self._seen(("still",), SEEING | TELLING, self.asked, rng)
         if pick < 0.35:
-            return self._seen(("slide",), told, self.asked - 1, rng)
-        if pick < 0.8:
+            return self._seen(("slide",), SEEING | TELLING, self.asked - 1, rng)
+        if pick < 0.85:
             return self._seen(("slide", "slide", "wander"), TELLING, self.asked - 2, rng, clip=True)
         return self._read(rng)
 
@@ -241,15 +261,18 @@ class ReasonerJob:
         ]
         return Lesson([show(e, clip=clip) for e in episodes], questions)
 
-    def _grey(self, rng: Random) -> Lesson:
-        """Shapes without colours: a shape must be known in whatever colour, also one it never came in."""
+    def _strange(self, rng: Random) -> Lesson:
+        """Shapes in any colour, or colours on any shape: each must be known whatever the other is."""
+        shape = rng.random() < 0.5
+        asked = f"What {'shape' if shape else 'colour'} is the object at"
+        picture = in_strange_colours if shape else in_strange_shapes
         shown, questions = list[Shown](), list[list[Question]]()
         while len(shown) < self.pictures:
             e = episode("still", rng.randrange(1 << 40))
-            usable = [q for q in e.questions() if q.text.startswith("What shape is the object at")]
+            usable = [q for q in e.questions() if q.text.startswith(asked)]
             if usable:
-                picture = washed_out(e.picture(0), rng)
-                shown.append(Shown(picture_patches(picture, POCKET_PICTURES)))
+                patches = picture_patches(picture(e, rng), POCKET_PICTURES)
+                shown.append(Shown(patches, truth(e, [[0]], shapes=shape, colours=not shape)))
                 questions.append(usable)
         return Lesson(shown, questions)
 
@@ -269,11 +292,12 @@ class ReasonerJob:
         return Lesson(shown, questions)
 
     def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:
-        loss, marks = answer_loss(self.model, self.lesson(draw.python, done), self.spell)
-        return loss, {"loss": float(loss.detach())} | scores(marks)
+        loss, dense, marks = lesson_loss(self.model, self.lesson(draw.python, done), self.spell)
+        told = {"loss": float(loss.detach()), "dense": float(dense.detach())}
+        return loss + DENSE * dense, told | scores(marks)
 
 
-def scores(marks: Sequence[tuple[Question, bool]]) -> dict[str, float]:
+def scores(marks: Sequence[Marked]) -> dict[str, float]:
     kinds: dict[str, list[bool]] = defaultdict(list)
     for question, right in marks:
         kinds[question.kind].append(right)

@@ -1,5 +1,6 @@
-"""What the reasoner is taught: seeing, watching, reading, and shapes without colours."""
+"""What the reasoner is taught: seeing, watching, reading, things without a name, and every token's truth."""
 
+import colorsys
 from random import Random
 
 import numpy as np
@@ -7,9 +8,13 @@ import torch
 
 from armillary.codecs.text import TextCodec
 from armillary.locate import locate
-from armillary.sim.scenes import episode
+from armillary.sim.drawing import COLOURS, GROUNDS
+from armillary.sim.physics import EXTENTS
+from armillary.sim.scenes import HELD_OUT_PAIRS, episode
+from armillary.train.dense import SIDE, WIDTH, dense_loss, truth
 from armillary.train.layout import Pocket
-from armillary.train.reasoner import ReasonerJob, answer_loss, washed_out
+from armillary.train.reasoner import ReasonerJob, lesson_loss
+from armillary.train.strange import in_strange_colours, in_strange_shapes, strange_colour
 
 CODEC = TextCodec.load(locate("pocket")[1] / "text_tokenizer")
 
@@ -21,22 +26,85 @@ def job() -> ReasonerJob:
 
 def test_every_lesson_has_a_loss_that_teaches_the_reasoner_alone() -> None:
     teacher, rng = job(), Random(0)
-    lessons = [teacher.lesson(rng, done) for done in (0.0, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9)]
+    lessons = [teacher.lesson(rng, done) for done in (0.0, *(0.9,) * 15)]
     kinds = {(s.patches is None, s.times is None, bool(s.words)) for x in lessons for s in x.shown}
     assert {(False, True, False), (False, False, False), (True, True, True)} <= kinds
     for lesson in lessons:
-        loss, marks = answer_loss(teacher.model, lesson, teacher.spell)
-        assert torch.isfinite(loss)
+        loss, dense, marks = lesson_loss(teacher.model, lesson, teacher.spell)
+        assert torch.isfinite(loss + dense)
+        assert bool(dense.detach() > 0) == any(s.truth is not None for s in lesson.shown)
         assert len(marks) == sum(len(q) for q in lesson.questions)
-        loss.backward()
+        (loss + dense).backward()
     learnt = {n for n, p in teacher.model.named_parameters() if p.grad is not None}
     assert any(n.startswith("sight.") for n in learnt)
     assert not any(".dm." in n or n.startswith("network.ports") for n in learnt)
 
 
-def test_a_washed_out_picture_keeps_its_shapes_and_loses_its_colours() -> None:
-    picture = episode("still", 3).picture(0)
-    grey = next(g for s in range(9) if not np.ptp(g := washed_out(picture, Random(s)), axis=2).any())
-    edges = [np.abs(np.diff(p.astype(int), axis=1)).max(axis=2) > 12 for p in (picture, grey)]
-    assert (edges[0] & edges[1]).sum() > 0.6 * edges[0].sum()
-    assert np.ptp(picture, axis=2).max() > 90
+def test_things_in_strange_colours_stand_where_they_stood_in_their_shapes() -> None:
+    e = episode("still", 3)
+    ground = np.array(GROUNDS["table"])
+    covered = [
+        np.abs(p.astype(int) - ground).max(axis=2) > 60
+        for p in (e.picture(), in_strange_colours(e, Random(1)))
+    ]
+    assert (covered[0] & covered[1]).sum() > 0.9 * max(c.sum() for c in covered)
+
+
+def test_blobs_have_the_colours_and_places_of_what_they_stand_for() -> None:
+    e = episode("still", 3)
+    picture = in_strange_shapes(e, Random(1))
+    for thing, (x, y) in zip(e.objects, e.positions[0].round().astype(int), strict=True):
+        assert tuple(picture[y, x]) == COLOURS[thing.colour]
+    assert (picture != e.picture()).any()
+
+
+def test_no_strange_colour_makes_a_pair_that_is_held_out() -> None:
+    rng = Random(0)
+    for pair in HELD_OUT_PAIRS:
+        red, green, blue = COLOURS[pair.colour]
+        hue = colorsys.rgb_to_hsv(red, green, blue)[0]
+        for _ in range(300):
+            found, saturation, _ = colorsys.rgb_to_hsv(*strange_colour(pair.shape, rng))
+            assert saturation < 0.26 or 0.06 < (found - hue) % 1 < 0.94
+
+
+def test_the_truth_of_a_token_leads_to_its_object() -> None:
+    e = episode("slide", 3)
+    slices = [[i] for i in range(len(e.positions))]
+    right = truth(e, slices)
+    per_slice = right.present_V.view(len(slices), SIDE, SIDE)
+    for t, s in enumerate(slices):
+        for row, column in per_slice[t].nonzero().tolist():
+            token = (t * SIDE + row) * SIDE + column
+            to, way = right.motion_V6[token, :2] * 8, right.motion_V6[token, 2:4] * 8
+            spot = np.array([column, row]) * 8 + 4 + to.numpy()
+            (i,) = (i for i, p in enumerate(e.positions[s[0]]) if np.abs(p - spot).max() < 0.01)
+            assert np.abs(way.numpy() - (e.positions[s[0], i] - e.positions[0, i])).max() < 0.01
+            assert list(EXTENTS)[right.shape_V[token]] == e.objects[i].shape
+            assert list(COLOURS)[right.colour_V[token]] == e.objects[i].colour
+    assert per_slice.flatten(1).any(1).all()
+
+
+def test_hits_are_told_from_their_frame_on() -> None:
+    e = next(e for s in range(50) if (e := episode("slide", s)).events and len(e.objects) == 2)
+    when = e.events[0].time
+    right = truth(e, [[i] for i in range(len(e.positions))])
+    struck = right.hits_VK.view(len(e.positions), SIDE * SIDE, 4)
+    owned = right.present_V.view(len(e.positions), -1)
+    hit = 0 if e.events[0].kind == "object-object" else 1
+    for t in range(len(e.positions)):
+        of_objects = struck[t][owned[t]]
+        assert of_objects[:, hit].any() == (when <= t / e.fps)
+        assert of_objects[:, 2 + hit].any()
+
+
+def test_what_tells_the_truth_has_no_loss() -> None:
+    right = truth(episode("still", 3), [[0]])
+    told = torch.zeros(SIDE * SIDE, WIDTH)
+    told[:, 0] = right.present_V * 60.0 - 30
+    for start, names in ((1, right.shape_V), (4, right.colour_V)):
+        known = names >= 0
+        told[known, start + names[known]] = 30
+    told[:, 10:16], told[:, 16:] = right.motion_V6, right.hits_VK * 60 - 30
+    assert float(dense_loss(told, right)) < 1e-4
+    assert float(dense_loss(-told, right)) > 10

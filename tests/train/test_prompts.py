@@ -1,5 +1,6 @@
 """What training reads is what serving sends: the same ids, for questions and for the generator's prompts."""
 
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from armillary.codecs.sight import POCKET_CLIPS, POCKET_PICTURES
 from armillary.facts import Canvas
 from armillary.media import Clip
 from armillary.robots import robot
-from armillary.sim.scenes import episode
+from armillary.sim.recording import Kind
+from armillary.sim.scenes import Episode, episode
 from armillary.tasks import act, generate
 from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.messages import converse
@@ -58,6 +60,11 @@ def test_a_lesson_reads_like_a_conversation(parts: Parts, clip: bool) -> None:
     assert runs[-1] == 1
 
 
+def cached(e: Episode) -> Cache:
+    nothing = torch.empty(0), torch.empty(0), torch.empty(0)
+    return Cache([e.kind], [e.seed], [e.caption], [e.instruction], *nothing)
+
+
 class Stop(Exception):
     """Raised in place of drawing, with the contexts that would have been read."""
 
@@ -71,8 +78,9 @@ def test_the_generator_is_trained_on_the_prompts_that_are_sent(
     parts: Parts, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     e = episode("push", 4, split="test")
-    cache = Cache([e.kind], [e.caption], [e.instruction], torch.empty(0), torch.empty(0), torch.empty(0))
+    cache = cached(e)
     monkeypatch.setattr(generator, "DROPPED", 0.0)
+    monkeypatch.setattr(generator, "AS_JSON", 0.0)
     rng = random.Random(2)  # does not name the task of a forward step
     whole = load_parts(POCKET, device=parts.device, dtype=parts.dtype)
     monkeypatch.setattr(generate, "draw_many", stop)
@@ -87,3 +95,23 @@ def test_the_generator_is_trained_on_the_prompts_that_are_sent(
         send()
     trained = generator.prompt_context(parts.text, prompt_of(mode, cache, 0, rng))
     assert trained.ids_A.tolist() == sent.value.args[0].positive.ids_A.tolist()
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("still", IMAGE), ("slide", VIDEOS[0])])
+def test_some_captions_are_trained_as_the_structured_caption_that_upsampling_sends(
+    kind: Kind, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e = episode(kind, 5)
+    monkeypatch.setattr(generator, "DROPPED", 0.0)
+    monkeypatch.setattr(generator, "AS_JSON", 1.0)
+    prompt = json.loads(prompt_of(mode, cached(e), 0, random.Random(0)))
+    assert prompt["subjects"] == e.structured["subjects"]
+    assert prompt["resolution"] == {"H": 64, "W": 64}
+    assert ("fps" in prompt) == (kind == "slide")
+
+
+def test_a_smudge_spoils_the_first_latent_frame_alone() -> None:
+    tokens_NF = torch.zeros(48, 32)
+    smudged_NF = generator.smudge(tokens_NF, 0.2, torch.Generator().manual_seed(0))
+    assert 0.17 < float(smudged_NF[:16].std()) < 0.23
+    assert not smudged_NF[16:].any()

@@ -1,0 +1,104 @@
+"""What every visual token is told besides: what lies at its place, how that moved, and what it hit.
+
+An answer is a few bits about a picture, the truth about each of its tokens is hundreds. Two linear heads, one
+on the vision tower's tokens and one on what the AR tower makes of them, must tell it; their loss teaches both
+towers where things are, and the heads are thrown away with the training.
+
+Shape letters: V visual tokens, E width, T slices of a clip, n objects, K kinds of hit.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from armillary.sim.drawing import COLOURS
+from armillary.sim.physics import EXTENTS, SIZE, Event
+from armillary.sim.recording import Recording
+
+SIDE: Final = 8  # tokens along each side of a picture
+CELL: Final = SIZE / SIDE  # px
+REACH: Final = 2.0  # px around its box in which a token still belongs to an object
+_SHAPES, _COLOURS = list(EXTENTS), list(COLOURS)
+_SIZES = (1, len(_SHAPES), len(_COLOURS), 6, 4)  # present, shape, colour, where and whither, hits
+WIDTH: Final = sum(_SIZES)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Of every visual token of one picture or clip, slice after slice, row after row."""
+
+    present_V: Tensor  # bool: is there an object?
+    shape_V: Tensor  # index, or -1: none, or not to be told
+    colour_V: Tensor
+    motion_V6: Tensor  # from the token to the object, its way since the first frame, its velocity; in cells
+    hits_VK: Tensor  # 0 or 1: hit a thing by now, a wall by now, a thing ever, a wall ever
+
+    @classmethod
+    def join(cls, parts: Sequence["Truth"]) -> "Truth":
+        return cls(*(torch.cat([vars(p)[name] for p in parts]) for name in cls.__dataclass_fields__))
+
+
+def truth(
+    e: Recording, slices: Sequence[Sequence[int]], *, shapes: bool = True, colours: bool = True
+) -> Truth:
+    """The truth about tokens that each see the frames of one slice; without `shapes` or `colours` those are
+    not told."""
+    middle = (np.arange(SIDE) + 0.5) * CELL
+    grid_V2 = np.stack(np.meshgrid(middle, middle), axis=-1).reshape(-1, 2)
+    places_Tn2 = np.stack([e.positions[list(s)].mean(axis=0) for s in slices])
+    speeds_Tn2 = np.stack([e.velocities[s[-1]] for s in slices])
+    to_TVn2 = places_Tn2[:, None] - grid_V2[None, :, None]
+    reach_n2 = np.array([EXTENTS[o.shape] for o in e.objects]) + REACH
+    share_TVn = (np.abs(to_TVn2) / reach_n2).max(axis=-1)  # of the way from the object's middle to its border
+    owner_TV = share_TVn.argmin(axis=-1)
+    present_TV = share_TVn.min(axis=-1) <= 1
+    pick = (np.arange(len(slices))[:, None], owner_TV)
+    way_Tn2 = places_Tn2 - e.positions[0]
+    to_TV2 = np.take_along_axis(to_TVn2, owner_TV[..., None, None], axis=2)[:, :, 0]
+    motion = np.concatenate([to_TV2, way_Tn2[pick], speeds_Tn2[pick] / e.fps * 4], axis=-1) / CELL
+    names = ([_SHAPES.index(o.shape) for o in e.objects], [_COLOURS.index(o.colour) for o in e.objects])
+    shape_TV, colour_TV = (
+        np.where(present_TV & told, np.array(n)[owner_TV], -1)
+        for n, told in zip(names, (shapes, colours), strict=True)
+    )
+    hits_TnK = np.array([[_hits(e.events, i, s[-1] / e.fps) for i in range(len(e.objects))] for s in slices])
+    return Truth(
+        torch.from_numpy(present_TV.flatten()),
+        torch.from_numpy(shape_TV.flatten()),
+        torch.from_numpy(colour_TV.flatten()),
+        torch.from_numpy(motion.reshape(-1, 6)).float(),
+        torch.from_numpy(hits_TnK[pick].reshape(-1, _SIZES[-1])).float(),
+    )
+
+
+def _hits(events: Sequence[Event], index: int, now: float) -> list[bool]:
+    """Did, and will, the object hit a thing (also the pusher), and a wall?"""
+    own = [event for event in events if index in event.objects]
+    return [
+        any((event.kind == "object-wall") == wall and event.time <= until for event in own)
+        for until in (now, float("inf"))
+        for wall in (False, True)
+    ]
+
+
+def dense_loss(told_VX: Tensor, right: Truth) -> Tensor:
+    """How far what a head tells of every token [V, WIDTH] is from the truth, a number."""
+    present, shape, colour, motion, hits = told_VX.float().split(_SIZES, dim=1)
+    there = right.present_V
+    return (
+        F.binary_cross_entropy_with_logits(present[:, 0], there.float())
+        + _named(shape, right.shape_V)
+        + _named(colour, right.colour_V)
+        + 2 * F.smooth_l1_loss(motion[there], right.motion_V6[there], beta=0.2)
+        + F.binary_cross_entropy_with_logits(hits[there], right.hits_VK[there])
+    )
+
+
+def _named(logits: Tensor, right_V: Tensor) -> Tensor:
+    known = right_V >= 0
+    return F.cross_entropy(logits[known], right_V[known]) if known.any() else logits.new_zeros(())
