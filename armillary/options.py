@@ -5,7 +5,7 @@ from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel
 
-from armillary.media.decode import PictureSource
+from armillary.media.pictures import PictureSource
 from armillary.media.sound import SoundSource
 from armillary.requests import GridName, Hint, NegativeStyle, NoiseName
 from armillary.tasks.inputs import ClipSource

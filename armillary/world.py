@@ -20,7 +20,7 @@ from armillary.facts import Canvas, Facts, Numbers
 from armillary.guard import Guard, screen_frames, screen_words
 from armillary.locate import find_dtype
 from armillary.media import Clip
-from armillary.media.decode import PictureSource
+from armillary.media.pictures import PictureSource
 from armillary.media.source import Pixels
 from armillary.memory import Choice
 from armillary.options import ActOptions, AnswerOptions, ChoiceOptions, GenerateOptions, UpsampleOptions

@@ -1,7 +1,7 @@
 """Clips made on the spot, with a plain encoder that shares no code with ours."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import av
@@ -19,11 +19,14 @@ def make_clip(
     pixels: str = "yuv420p",
     color_range: int = 1,  # 1 limited, 2 full
     preset: str = "medium",
+    codec: str = "libx264",
+    options: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Frames [T, H, W, 3] as H.264 with own times (in `unit` seconds), display matrix, sample aspect."""
+    """Frames [T, H, W, 3] as a clip with own times (in `unit` seconds), display matrix, sample aspect."""
     buffer = io.BytesIO()
     with av.open(buffer, "w", format=container) as output:
-        video = output.add_stream("libx264", rate=1 / unit, options={"crf": "4", "preset": preset})
+        given = {"crf": "4", "preset": preset} if options is None else dict(options)
+        video = output.add_stream(codec, rate=1 / unit, options=given)
         video.height, video.width, video.pix_fmt = frames.shape[1], frames.shape[2], pixels
         video.codec_context.color_range = color_range
         video.codec_context.time_base = unit

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from PIL import Image, ImageDraw, ImageFont
 
 from armillary.errors import BadRequest
-from armillary.media.decode import PictureSource, read_picture
+from armillary.media.pictures import PictureSource, read_picture
 from armillary.media.source import Pixels
 
 Colour: TypeAlias = tuple[int, int, int]

@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from armillary.errors import BadRequest, nearest
-from armillary.media.decode import read_picture
+from armillary.media.pictures import read_picture
 from armillary.robots import robot
 from armillary.serve.bodies import renamed
 from armillary.serve.jobs import work

@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from armillary.errors import BadRequest, Cancelled, nearest
-from armillary.media.decode import read_picture
+from armillary.media.pictures import read_picture
 from armillary.serve.door import Door, Uploads
 from armillary.serve.jobs import Jobs
 from armillary.serve.settings import Settings

@@ -11,7 +11,7 @@ import openai
 import pytest
 from PIL import Image
 
-from armillary.media.decode import read_picture
+from armillary.media.pictures import read_picture
 from armillary.sim import episode
 from armillary.world import World
 from tests.serve.conftest import Live
