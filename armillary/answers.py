@@ -13,6 +13,7 @@ from PIL import Image
 from armillary.errors import BadRequest
 from armillary.media.draw import DARK, GAP, draw_boxes, draw_events, draw_paths, draw_points
 from armillary.media.source import Pixels
+from armillary.tools import ToolCall
 
 SCALE = 1000  # the model counts each side of a picture from 0 to this
 TRAJECTORY = "trajectory"  # points whose label says so are one path, in their order
@@ -102,6 +103,7 @@ class Answer:
     picture: Pixels | None = field(default=None, repr=False)
     film: Film | None = field(default=None, repr=False)
     others: tuple["Answer", ...] = ()  # to the same question, if `n` were asked for
+    tool_calls: tuple[ToolCall, ...] = ()  # what it asks to be called, if it was shown `tools`
     parsed: Any = None  # by the `schema`; None for text that was cut: the receipt's `parsed` says why
     logprobs: tuple[TokenLogprob, ...] = ()  # of all tokens, thinking and end included, if asked for
 

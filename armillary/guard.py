@@ -20,6 +20,8 @@ from armillary.errors import BadRequest
 
 State = Literal["allowed", "blocked", "skipped", "unavailable"]
 Frames = NDArray[np.uint8]
+SAID = ("content", "text", "tool_calls", "function", "name", "description")  # where messages hold words
+DATA = ("arguments", "parameters")  # and where JSON that may hold some
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def screen_request(guard: Guard | None, fields: Mapping[str, Any]) -> dict[str, 
     if guard is None:
         return {"name": "off"}
     told = {"name": guard.name}
-    for field in ("prompt", "messages", "judge", "wanted", "system"):
+    for field in ("prompt", "messages", "tools", "judge", "wanted", "system"):
         texts = list(_texts(fields.get(field)))
         if texts:
             told[field] = str(screen_words(guard, field, "\n".join(texts)))
@@ -98,11 +100,13 @@ def _asked(ask: Callable[[], Verdict]) -> Verdict:
 
 
 def _texts(value: Any) -> list[str]:
-    """The words in a prompt or in the messages of a conversation; those in JSON also without its escapes."""
+    """The words of a prompt, a conversation or its tools; those in JSON also without its escapes."""
     if isinstance(value, str):
         return [value, *_spelled_out(value)]
     if isinstance(value, Mapping):
-        return _texts(value.get("content")) + _texts(value.get("text"))
+        said = cast("Mapping[str, Any]", value)
+        data = [json.dumps(x, default=str) if isinstance(x, Mapping) else x for x in map(said.get, DATA)]
+        return [text for part in (*map(said.get, SAID), *data) for text in _texts(part)]
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [text for item in value for text in _texts(item)]
     return []

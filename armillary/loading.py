@@ -14,7 +14,6 @@ from typing import Any, TypedDict, Unpack
 from armillary.adapters import AdapterSource, apply_all, weighted
 from armillary.adapters import merge as fold_in
 from armillary.budget import Job, Plan, lay, work
-from armillary.codecs.text import Message
 from armillary.errors import BadRequest
 from armillary.facts import Facts
 from armillary.guard import Guard, find_guard
@@ -31,6 +30,7 @@ from armillary.tasks.parts import EVERY_PART, Part, Parts, load_parts, weigh
 from armillary.tasks.ready import checker, describing, question, read_facts, upsampling
 from armillary.tasks.save import save_parts
 from armillary.tasks.upsample import manner, messages
+from armillary.tools import toolbox
 from armillary.weights import Checkpoint
 from armillary.world import World
 
@@ -198,11 +198,12 @@ def _prepared(
 def _given_context(parts: Parts, facts: Facts, task: str, options: Mapping[str, Any]) -> Pack:
     """What the AR tower would read to answer."""
     if task == "reason":
-        turns: Sequence[Message] = question(options, facts)[2]
+        request, _, turns = question(options, facts)
+        tools = toolbox(request.tools).shown
     else:
-        ready = upsampling(options, facts)
+        ready, tools = upsampling(options, facts), ()
         turns = messages(ready.request.prompt, manner(small=facts.small), ready.canvas, ready.image)
-    return pack([Sample(converse(parts, turns).context)])
+    return pack([Sample(converse(parts, turns, tools=tools).context)])
 
 
 def _given_pack(parts: Parts, facts: Facts, task: str, options: Mapping[str, Any]) -> Pack:

@@ -24,6 +24,8 @@ class AnswerOptions(TypedDict, total=False):
     seed: int | None
     n: int | None
     schema: type[BaseModel] | Mapping[str, Any] | None
+    tools: Sequence[Mapping[str, Any]] | None
+    tool_choice: str | None
     thinking_budget: int | None
     logprobs: int | None
 

@@ -15,6 +15,7 @@ from armillary.errors import BadRequest, nearest
 
 Task = Literal["reason", "upsample", "generate", "forward_dynamics", "inverse_dynamics", "policy"]
 Asked = TypeVar("Asked", bound="Request")
+MEDIA = {"image", "video", "image_url", "video_url"}  # parts of a conversation that hold no words
 
 
 def _words(value: object) -> object:
@@ -29,15 +30,25 @@ def _words(value: object) -> object:
 
 def _whole_text(value: object) -> object:
     """The text, or the conversation with every text in it, as it is; ValueError for half of a character."""
-    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+    if isinstance(value, str) and not _encodes(value):
         raise ValueError("holds half of a character (a lone surrogate); give whole Unicode text")
     if isinstance(value, list | tuple):
         for item in cast("list[Any]", value):
             _whole_text(item)
     elif isinstance(value, Mapping):
-        for key in ("content", "text"):
-            _whole_text(cast("dict[str, Any]", value).get(key))
+        said = cast("dict[str, Any]", value)
+        for key in said.keys() - MEDIA:
+            _whole_text(key)
+            _whole_text(said[key])
     return value
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _sound(value: object) -> object:
@@ -132,6 +143,10 @@ class ReasonRequest(Request):
     stop: list[Annotated[str, Field(min_length=1)]] = Field([], description="a list of texts, none empty")
     n: int = Field(1, ge=1, le=64, description="a whole number of answers, 1 to 64")
     form: Any = Field(None, alias="schema", description="a pydantic model, or a JSON schema as a dictionary")
+    tools: Annotated[list[dict[str, Any]], BeforeValidator(_whole_text)] = Field(
+        [], description="a list of functions that the answer may call"
+    )
+    tool_choice: str = Field("auto", description="auto, required, or the name of a tool")
     thinking_budget: int | None = Field(
         None, ge=0, le=2**20, description="a whole number of tokens, 0 to 1048576"
     )

@@ -47,7 +47,21 @@ def grammar(schema: Mapping[str, Any]) -> str:
     """A schema for the engine. Raises BadRequest naming the keyword that is wrong or that it cannot hold."""
     from llguidance import LLMatcher
 
-    made = LLMatcher.grammar_from_json_schema(dict(schema), overrides=_STYLE)
+    return _checked(LLMatcher.grammar_from_json_schema(dict(schema), overrides=_STYLE), schema)
+
+
+def call_grammar(before: str, schema: Mapping[str, Any], after: str) -> str:
+    """The same with words that stand before and after it."""
+    from llguidance import LLMatcher
+
+    form = json.dumps({"x-guidance": _STYLE, **schema})
+    rules = f"start: {json.dumps(before)} form {json.dumps(after)}\nform: %json {form}"
+    return _checked(LLMatcher.grammar_from_lark(rules), schema)
+
+
+def _checked(made: str, schema: Mapping[str, Any]) -> str:
+    from llguidance import LLMatcher
+
     wrong, messages = LLMatcher.validate_grammar_with_warnings(made)
     if wrong:
         raise BadRequest("schema", dict(schema), f"cannot be held to: {messages[0]}")

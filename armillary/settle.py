@@ -28,6 +28,7 @@ from armillary.requests import (
     shown,
 )
 from armillary.schema import grammar, json_schema
+from armillary.tools import toolbox
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def settle_reason(request: ReasonRequest, facts: Facts) -> Receipt:
             raise BadRequest(
                 "stop", request.stop, "a schema ends the answer by itself; leave one of them out"
             )
+    _check_tools(request)
     if request.temperature:
         return _receipt(request, facts, used | {"seed": request.seed or 0})
     for name in ("seed", "top_k", "top_p"):
@@ -92,6 +94,18 @@ def settle_reason(request: ReasonRequest, facts: Facts) -> Receipt:
     if request.n > 1:
         raise BadRequest("n", request.n, "greedy answers are all alike; give a temperature above 0")
     return _receipt(request, facts, used)
+
+
+def _check_tools(request: ReasonRequest) -> None:
+    if not request.tools:
+        if "tool_choice" in request.given:
+            raise BadRequest("tool_choice", request.tool_choice, "there are no tools to choose from")
+        return
+    if request.form is not None:
+        raise BadRequest("tools", "...", "an answer held to a schema calls none; leave one of them out")
+    forced = toolbox(request.tools, request.tool_choice).grammar is not None
+    if forced and request.stop:
+        raise BadRequest("stop", request.stop, "a call ends the answer by itself; leave one of them out")
 
 
 def settle_generate(

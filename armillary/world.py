@@ -30,6 +30,7 @@ from armillary.settle import Receipt
 from armillary.slots import REMEMBERED, SLOTS
 from armillary.step import OnStep, Step
 from armillary.tasks import act
+from armillary.tasks.deltas import Delta
 from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.generate import Made
 from armillary.tasks.generate import generate as draw_clips
@@ -37,9 +38,10 @@ from armillary.tasks.inputs import ClipSource
 from armillary.tasks.judge import Judge, choose_policy
 from armillary.tasks.parts import Parts
 from armillary.tasks.ready import Drawing, acting, drawing, forward, question, upsampling
-from armillary.tasks.reason import Delta, Reasoner, drain, gather
+from armillary.tasks.reason import Reasoner, drain, gather
 from armillary.tasks.save import save_parts
 from armillary.tasks.upsample import manner, upsample
+from armillary.tools import toolbox
 
 ActionSource = Actions | str | os.PathLike[str] | Sequence[Sequence[float]] | np.ndarray[Any, Any]
 
@@ -136,7 +138,8 @@ class World:
         ClipIn or uint8 frames [T, H, W, 3]. `stream=True` gives an iterator of Delta; the last of each answer
         holds the whole of it. `n` answers of a temperature are read for once; `.others` are those after the
         first. `schema`, a pydantic model or a JSON schema, gives `.parsed`; `logprobs` so many alternatives
-        of each token. Thinking ends after `thinking_budget` tokens.
+        of each token. Thinking ends after `thinking_budget` tokens. `tools`, in OpenAI's form, may be called
+        (`tool_choice` "auto"), or one must be ("required", or its name): `.tool_calls` says which.
         """
         several = options.get("n") not in (None, 1)  # answers to what is read once
         reasoner = self.reasoner(remembered=sys.maxsize if several else 0)
@@ -168,7 +171,12 @@ class World:
         asked = {"prompt": prompt, "messages": messages, "images": images, "videos": videos}
         request, receipt, turns = question({**asked, **options}, self.facts)
         return reasoner.add(
-            turns, sampling=_sampling(request), n=request.n, schema=request.form, receipt=receipt
+            turns,
+            sampling=_sampling(request),
+            n=request.n,
+            schema=request.form,
+            tools=toolbox(request.tools, request.tool_choice) if request.tools else None,
+            receipt=receipt,
         )
 
     @overload
@@ -376,6 +384,8 @@ def screened(delta: Delta, guard: Guard) -> Delta:
     """A piece of an answer; the last, which holds the whole, has been seen by the guard. Raises Blocked."""
     if delta.answer is None:
         return delta
-    told = str(screen_words(guard, "output", f"{delta.answer.thinking}\n{delta.answer.text}"))
+    calls = [json.dumps([call.name, call.arguments]) for call in delta.answer.tool_calls]
+    words = "\n".join([delta.answer.thinking, delta.answer.text, *calls])
+    told = str(screen_words(guard, "output", words))
     said = {**delta.answer.receipt, "guard": {**delta.answer.receipt["guard"], "output": told}}
     return replace(delta, answer=replace(delta.answer, receipt=said))

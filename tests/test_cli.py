@@ -22,7 +22,7 @@ from armillary.requests import GenerateRequest, ReasonRequest, UpsampleRequest
 from armillary.robots import Actions
 from armillary.settle import Receipt
 from armillary.step import Step
-from armillary.tasks.reason import Delta
+from armillary.tasks.deltas import Delta
 from tests.random_pocket import random_pocket
 
 PUSHES = np.ones((8, 2), np.float32)

@@ -27,7 +27,7 @@ from armillary.requests import (
 )
 from armillary.robots import Actions, robot
 from armillary.world import World
-from tests.random_pocket import random_pocket
+from tests.tool_pocket import LOOK, PUSH, tool_pocket
 
 RANDOM = np.random.default_rng(0)
 PICTURES = RANDOM.integers(0, 256, (2, 16, 16, 3), dtype=np.uint8)
@@ -51,6 +51,7 @@ POLICY: dict[str, Any] = {**DRAW, "prompt": "push it left", "image": PICTURES[0]
 JUDGED: dict[str, Any] = {**POLICY, "candidates": 2, "judge": "Is it left?"}
 CHOSEN: dict[str, Any] = {**GENERATE, "candidates": 2, "judge": "Is it left?"}
 CONTROLLED: dict[str, Any] = {**GENERATE, "controls": {"edge": CLIPS[0]}}
+CALLING: dict[str, Any] = {**REASON, "tools": [PUSH, LOOK]}
 UPSAMPLE: dict[str, Any] = {"prompt": "a red disc", "frames": 9}
 LONG: dict[str, Any] = {**GENERATE, "frames": 13, "chunk": 9, "steps": 1}
 CONTINUED: dict[str, Any] = {**GENERATE, "frames": 9, "video": CLIPS[0]}
@@ -90,6 +91,8 @@ CASES: dict[type[Request], dict[str, Case]] = {
         "schema": (REASON, {"type": "object", "properties": {}, "additionalProperties": False}),
         "thinking_budget": (REASON, 2),
         "logprobs": (REASON, 2),
+        "tools": ({**REASON, "max_tokens": 24, "temperature": 1.0}, [PUSH]),
+        "tool_choice": (CALLING, "required"),
         "stop": (SAMPLED, list("abcdefghijklmnopqrstuvwxyz .,?")),
     },
     GenerateRequest: {
@@ -172,7 +175,7 @@ WALK = [(kind, name) for kind, cases in CASES.items() for name in cases if (kind
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    folder: Path = random_pocket(tmp_path_factory.mktemp("model"))
+    folder: Path = tool_pocket(tmp_path_factory.mktemp("model"))
     return load(folder, device="cpu")
 
 

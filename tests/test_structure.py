@@ -22,7 +22,7 @@ ALL_FILES = [
 LAYERS = (
     ("errors", "names"),
     ("alone", "guard", "requests", "schema", "shards"),
-    ("facts",),
+    ("facts", "tools"),
     ("modes",),
     ("settle",),
     ("media", "sequence"),

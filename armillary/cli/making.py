@@ -15,7 +15,7 @@ from armillary.requests import GenerateRequest, UpsampleRequest
 from armillary.terminal import drawing, note, say, say_json
 
 if TYPE_CHECKING:
-    from armillary.tasks.reason import Delta
+    from armillary.tasks.deltas import Delta
 
 # How an answer is worded.
 Temperature = Annotated[float | None, typer.Option(help="0 always takes the likeliest.  [default: 0]")]

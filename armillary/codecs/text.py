@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 
 from armillary import schema
 from armillary.errors import BadRequest, nearest
+from armillary.tools import CALL, END_CALL
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 Message = Mapping[str, Any]
 
 THINK, END_THINK = "<think>", "</think>"
+WORDS = (THINK, END_THINK, CALL, END_CALL)
 VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 PADS = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
 
@@ -48,6 +50,7 @@ class TextCodec:
     tokenizer: Tokenizer
     template: jinja2.Template
     flags: frozenset[str]  # variables of the template that a request may set
+    shows_tools: bool  # whether the template has a place for them
     names: Mapping[str, str]  # eos_token, pad_token ...: what the template may ask for
     controls: Mapping[str, int]  # tokens that only the template may place
     added: Mapping[int, bytes]  # every token that is not spelled in the byte alphabet
@@ -61,8 +64,8 @@ class TextCodec:
                 "model", str(folder / "tokenizer.json"), "only byte-level BPE tokenizers are known"
             )
         for token in described["added_tokens"]:
-            # Thinking marks are words that models read and write, not control; some checkpoints flag them so.
-            token["special"] = token["special"] and token["content"] not in (THINK, END_THINK)
+            # Marks of thinking and calls are words that models write, not control; some flag them so.
+            token["special"] = token["special"] and token["content"] not in WORDS
         tokenizer = Tokenizer.from_str(json.dumps(described))
         tokenizer.encode_special_tokens = True  # in plain text, a control token is no token
         settings = _read_json(folder / "tokenizer_config.json")
@@ -73,7 +76,8 @@ class TextCodec:
         return cls(
             tokenizer,
             template,
-            frozenset(variables - {"messages", "add_generation_prompt", *names}),
+            frozenset(variables - {"messages", "tools", "add_generation_prompt", *names}),
+            "tools" in variables,
             names,
             {t["content"]: t["id"] for t in described["added_tokens"] if t["special"]},
             {t["id"]: t["content"].encode() for t in described["added_tokens"]},
@@ -121,6 +125,7 @@ class TextCodec:
         messages: Sequence[Message],
         *,
         media: Sequence[Sequence[Slice]] = (),
+        tools: Sequence[Mapping[str, Any]] = (),
         add_generation_prompt: bool = True,
         **flags: Any,
     ) -> list[int]:
@@ -131,6 +136,7 @@ class TextCodec:
                 {"type": "image"}, {"type": "video"}.
             media: for every picture and clip of the messages, in order, the slices that stand for it. Each
                 slice becomes its text, vision start, its placeholders, vision end.
+            tools: functions that the answer may call, in the form of `tools.Toolbox`.
             flags: variables of the template, such as `enable_thinking`.
 
         Raises BadRequest if the template refuses the messages or leaves a picture or clip out.
@@ -140,10 +146,14 @@ class TextCodec:
             raise BadRequest(
                 unknown[0], flags[unknown[0]], f"the chat template asks for no such flag; it has: {known}"
             )
-        mark = _unused_mark(json.dumps(list(messages), ensure_ascii=False))
+        if tools and not self.shows_tools:
+            message = "this checkpoint's chat template has no place for tools: it was not taught to call any"
+            raise BadRequest("tools", [t["function"]["name"] for t in tools], message)
+        mark = _unused_mark(json.dumps([*messages, *tools], ensure_ascii=False))
         try:
             text = self.template.render(
                 messages=_protect(list(messages), tuple(self.controls), mark),
+                tools=_protect(list(tools), tuple(self.controls), mark) or None,
                 add_generation_prompt=add_generation_prompt,
                 **{**self.names, **flags},
             )
@@ -217,7 +227,7 @@ def _unused_mark(text: str) -> str:
 def _protect(value: Any, names: Sequence[str], mark: str) -> Any:
     """Replace what looks like a control token, in every string of a message, by a mark and its number."""
     if isinstance(value, Mapping):
-        return {k: _protect(v, names, mark) for k, v in value.items()}
+        return {_protect(k, names, mark): _protect(v, names, mark) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_protect(v, names, mark) for v in value]
     if isinstance(value, str):

@@ -1,11 +1,13 @@
 """`/v1/chat/completions`: the reasoner's answers, whole or as a stream; pictures where they are asked for."""
 
+import json
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -14,9 +16,10 @@ from armillary.answers import Answer, TokenLogprob, Usage
 from armillary.errors import BadRequest, Cancelled, nearest
 from armillary.serve.bodies import JSON, documented, read_body, renamed
 from armillary.serve.images import draw_pictures, encoded
-from armillary.serve.schemas import Answering, ChatRequest, Drawing
+from armillary.serve.schemas import Answering, Body, ChatFunction, ChatRequest, Drawing, FunctionName
 from armillary.serve.service import Service, event, given, new_id, one_of
-from armillary.tasks.reason import Delta
+from armillary.tasks.deltas import Delta
+from armillary.tools import ToolCall
 
 PARTS = {"text": "text", "image_url": "image", "video_url": "video"}
 ROLES = {"developer": "system"}
@@ -61,6 +64,8 @@ async def conversation(service: Service, body: ChatRequest) -> tuple[list[dict[s
     messages = await read_messages(service, [m.model_dump(exclude={"name"}) for m in body.messages])
     asked = one_of(max_tokens=body.max_tokens, max_completion_tokens=body.max_completion_tokens)
     options = answer_options(body) | limited(service, asked, "max_tokens") | given({"n": body.n})
+    named = body.tool_choice.function if isinstance(body.tool_choice, ChatFunction) else body.tool_choice
+    options |= called(body.tools, named)
     if body.response_format is not None:
         told = body.response_format.json_schema
         options |= formed(body.response_format.type, told and told.schema_, "response_format.json_schema")
@@ -80,6 +85,15 @@ def formed(kind: str, schema: dict[str, Any] | None, field: str) -> dict[str, An
     return {} if kind == "text" else {"schema": schema or {"type": "object"}}
 
 
+def called(tools: list[dict[str, Any]] | None, choice: FunctionName | str | None) -> dict[str, Any]:
+    """The library's options of tools; where none may be called, none are shown."""
+    if choice == "none":
+        return {}
+    if not tools and choice is not None:
+        raise BadRequest("tool_choice", choice, "there are no tools to choose from")
+    return given({"tools": tools, "tool_choice": choice.name if isinstance(choice, Body) else choice})
+
+
 def limited(service: Service, asked: int | None, name: str) -> dict[str, Any]:
     """`max_tokens` for the library, if asked for and within what this server writes at most."""
     most = service.settings.max_tokens
@@ -95,9 +109,11 @@ async def read_messages(
     found: list[dict[str, Any]] = []
     for i, message in enumerate(messages):
         content, role = message["content"], message["role"]
-        if not isinstance(content, str):
-            content = [await _part(service, p, f"{field}[{i}].content[{j}]") for j, p in enumerate(content)]
-        found.append({"role": ROLES.get(role, role), "content": content})
+        if isinstance(content, list):
+            parts = enumerate(cast("list[Any]", content))
+            content = [await _part(service, p, f"{field}[{i}].content[{j}]") for j, p in parts]
+        about = given({name: message.get(name) for name in ("tool_calls", "tool_call_id")})
+        found.append({"role": ROLES.get(role, role), "content": content, **about})
     return found
 
 
@@ -164,19 +180,24 @@ async def streamed(
 
 async def _chunks(service: Service, body: ChatRequest, deltas: AsyncGenerator[Delta]) -> AsyncGenerator[str]:
     head = {**_head(service), "object": "chat.completion.chunk"}
-    told, usages = set[int](), list[Usage]()
+    told, usages, calls = set[int](), list[Usage](), Counter[int]()
     async with aclosing(deltas):
         async for delta in deltas:
             said: dict[str, Any] = {} if delta.choice in told else {"role": "assistant", "content": ""}
             told.add(delta.choice)
             said |= {"content": delta.text} if delta.text else {}
             said |= {"reasoning_content": delta.thinking} if delta.thinking else {}
+            if delta.calls:
+                numbers = range(calls[delta.choice], calls[delta.choice] + len(delta.calls))
+                shown = zip(numbers, delta.calls, strict=True)
+                said["tool_calls"] = [{"index": number, **shown_call(call)} for number, call in shown]
+                calls[delta.choice] += len(delta.calls)
             choice: dict[str, Any] = {"index": delta.choice, "delta": said}
             choice |= {"finish_reason": None, "logprobs": chances(delta.logprobs)}
             if delta.answer is not None:
                 usages.append(delta.answer.usage)
                 said |= marks(delta.answer)
-                choice["finish_reason"] = delta.answer.finish_reason
+                choice["finish_reason"] = _finish(delta.answer)
             yield event({**head, "choices": [choice]})
     if body.stream_options and body.stream_options.include_usage:
         yield event({**head, "choices": [], "usage": usage(usages)})
@@ -188,7 +209,7 @@ def _completion(service: Service, answers: list[Answer]) -> dict[str, Any]:
         {
             "index": i,
             "message": _message(a),
-            "finish_reason": a.finish_reason,
+            "finish_reason": _finish(a),
             "logprobs": chances(a.logprobs),
         }
         for i, a in enumerate(answers)
@@ -203,8 +224,22 @@ def _head(service: Service) -> dict[str, Any]:
 
 
 def _message(answer: Answer) -> dict[str, Any]:
-    thought = {"reasoning_content": answer.thinking} if answer.thinking else {}
-    return {"role": "assistant", "content": answer.text, "refusal": None, **thought, **marks(answer)}
+    more: dict[str, Any] = {"reasoning_content": answer.thinking} if answer.thinking else {}
+    if answer.tool_calls:
+        more["tool_calls"] = [shown_call(call) for call in answer.tool_calls]
+    words = answer.text or (None if answer.tool_calls else "")
+    return {"role": "assistant", "content": words, "refusal": None, **more, **marks(answer)}
+
+
+def shown_call(call: ToolCall) -> dict[str, Any]:
+    """A call in OpenAI's form: arguments as JSON in a string."""
+    function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
+    return {"id": new_id("call"), "type": "function", "function": function}
+
+
+def _finish(answer: Answer) -> str:
+    called = answer.tool_calls and answer.finish_reason == "stop"
+    return "tool_calls" if called else answer.finish_reason
 
 
 def marks(answer: Answer) -> dict[str, Any]:
@@ -239,7 +274,15 @@ def usage(usages: Sequence[Usage]) -> dict[str, int]:
 
 async def _picture(service: Service, request: Request, body: ChatRequest) -> Response:
     """A picture for the words of the last user turn, in vLLM-Omni's form."""
-    for name in ("stream", "response_format", "stop", "max_tokens", "max_completion_tokens", "temperature"):
+    for name in (
+        "stream",
+        "response_format",
+        "tools",
+        "stop",
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+    ):
         if getattr(body, name):
             raise BadRequest(name, getattr(body, name), "is of answers in words; leave it out for a picture")
     messages = await read_messages(service, [m.model_dump(exclude={"name"}) for m in body.messages])
@@ -259,7 +302,7 @@ def _last_words(messages: Sequence[Mapping[str, Any]]) -> str:
     content: Any = messages[-1]["content"]
     if messages[-1]["role"] != "user":
         raise BadRequest("messages", messages[-1]["role"], "a picture is made for the last turn, a user's")
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
     for i, part in enumerate(parts):
         if part["type"] != "text":
             field = f"messages[{len(messages) - 1}].content[{i}]"

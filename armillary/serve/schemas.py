@@ -68,12 +68,50 @@ class StreamOptions(Body):
     include_usage: bool = False
 
 
-class ChatMessage(Body):
-    """One turn. `content` is text or a list of parts: `text`, `image_url`, `video_url`."""
+ECHO: Any = Field(None, description="taken where an answer is sent back as it came; not read again")
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[dict[str, Any]]
+
+class ChatMessage(Body):
+    """One turn. `content` is text or a list of parts: `text`, `image_url`, `video_url`.
+
+    A model that was shown tools answers with `tool_calls`; the turn of role `tool` says what came of one.
+    """
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    refusal: None = None
+    reasoning_content: str | None = ECHO
+    boxes: list[Any] | None = ECHO
+    points: list[Any] | None = ECHO
+    trajectories: list[Any] | None = ECHO
+    events: list[Any] | None = ECHO
     name: str | None = Field(None, description="your own name for whoever speaks; nothing depends on it")
+
+
+class FunctionName(Body):
+    name: str
+
+
+class ChatFunction(Body):
+    """The one tool that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class ResponsesFunction(FunctionName):
+    """The one tool that must be called."""
+
+    type: Literal["function"]
+
+
+Choice = Literal["auto", "none", "required"]
+TOOLS: Any = Field(None, description="functions that the answer may call; for models that were taught to")
+CHOICE: Any = Field(
+    None, description="whether it calls: auto, none, required (one call), or the one it calls"
+)
 
 
 class Answering(Body):
@@ -115,6 +153,8 @@ class ChatRequest(Answering, Drawing):
     n: int | None = like(ReasonRequest, "n")
     stop: str | list[str] | None = like(ReasonRequest, "stop")
     response_format: ResponseFormat | None = None
+    tools: list[dict[str, Any]] | None = TOOLS
+    tool_choice: Choice | ChatFunction | None = CHOICE
     logprobs: bool | None = Field(None, description="tell how likely each token was")
     top_logprobs: int | None = like(ReasonRequest, "logprobs")
     stream_options: StreamOptions | None = None
@@ -135,12 +175,15 @@ class TextOptions(Body):
 
 
 class ResponsesRequest(Answering):
-    """`POST /v1/responses`. `input` is text or a list of messages of `input_text` and `input_image` parts."""
+    """`POST /v1/responses`. `input` is text or a list of messages of `input_text` and `input_image` parts,
+    and of calls of tools with what came of them."""
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None
     max_output_tokens: int | None = like(ReasonRequest, "max_tokens")
     text: TextOptions | None = None
+    tools: list[dict[str, Any]] | None = TOOLS
+    tool_choice: Choice | ResponsesFunction | None = CHOICE
     store: Literal[False] | None = Field(None, description="responses are not stored")
 
 

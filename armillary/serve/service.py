@@ -20,8 +20,9 @@ from armillary.serve.jobs import Jobs
 from armillary.serve.settings import Settings
 from armillary.serve.worker import Busy, Talk, Ticket, Told, Worker
 from armillary.step import OnStep
+from armillary.tasks.deltas import Delta
 from armillary.tasks.ready import checker
-from armillary.tasks.reason import Delta, Reasoner
+from armillary.tasks.reason import Reasoner
 from armillary.world import World, screened
 
 Result = TypeVar("Result")

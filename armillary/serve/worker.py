@@ -18,7 +18,8 @@ from typing import Any, Generic, TypeVar
 from armillary.errors import Cancelled
 from armillary.slots import SLOTS
 from armillary.step import OnStep, Step
-from armillary.tasks.reason import Delta, Reasoner
+from armillary.tasks.deltas import Delta
+from armillary.tasks.reason import Reasoner
 
 Result = TypeVar("Result")
 Told = Delta | BaseException | None  # of a talk: a piece, what went wrong, or its end

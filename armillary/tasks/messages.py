@@ -31,9 +31,11 @@ from armillary.media import Clip, ClipIn, probe, read_clip, read_picture
 from armillary.media.source import Pixels, read_data_uri
 from armillary.sequence import Context, Visual
 from armillary.tasks.parts import Parts, Sight
+from armillary.tools import past_calls
 
 FILM, FILM_SIDE = 12, 192  # frames of a clip that an answer keeps, and their longer side in pixels
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
+MORE = {"assistant": {"tool_calls"}, "tool": {"tool_call_id"}}
 KEYS = {
     "text": {"text"},
     "image": {"image"},
@@ -68,6 +70,7 @@ def converse(
     parts: Parts,
     messages: Sequence[Message],
     *,
+    tools: Sequence[Mapping[str, Any]] = (),
     flags: Mapping[str, Any] | None = None,
     add_generation_prompt: bool = True,
 ) -> Conversation:
@@ -76,9 +79,15 @@ def converse(
     Raises BadRequest naming the part that cannot be used; nothing is dropped.
     """
     seen: list[Seen] = []
-    plain = [_message(parts.sight, m, f"messages[{i}]", seen) for i, m in enumerate(messages)]
-    media = [s.slices for s in seen]
-    ids = parts.text.render(plain, media=media, add_generation_prompt=add_generation_prompt, **(flags or {}))
+    plain = [_message(parts, m, f"messages[{i}]", seen) for i, m in enumerate(messages)]
+    _check_results(plain)
+    ids = parts.text.render(
+        plain,
+        media=[s.slices for s in seen],
+        tools=tools,
+        add_generation_prompt=add_generation_prompt,
+        **(flags or {}),
+    )
     tail = parts.text.decode(ids[-8:], skip_special=False).rstrip()
     context, opens_thinking = place(parts, ids, seen), add_generation_prompt and tail.endswith(THINK)
     return Conversation(context, tuple(seen), opens_thinking, _cuts(context, seen))
@@ -195,21 +204,38 @@ def _size(grid: Grid, sight: Sight) -> str:
     return f"{grid[2] * patch}x{grid[1] * patch}"
 
 
-def _message(sight: Sight | None, message: Message, field: str, seen: list[Seen]) -> dict[str, Any]:
+def _message(parts: Parts, message: Message, field: str, seen: list[Seen]) -> dict[str, Any]:
     """A message as the template sees it; what its parts show is added to `seen`."""
-    _check_keys(message, {"role", "content"}, field)
     role, content = message.get("role"), message.get("content")
     if role not in ROLES:
         raise BadRequest(f"{field}.role", role, f"one of {', '.join(ROLES)}")
+    more = MORE.get(role, set[str]())
+    _check_keys(message, {"role", "content"} | more, field)
+    told: dict[str, Any] = {"role": role} | {key: message[key] for key in more & message.keys()}
+    if (role == "tool" or "tool_calls" in told) and not parts.text.shows_tools:
+        raise BadRequest(field, "a tool's turn", "this checkpoint's chat template has no place for tools")
+    if "tool_calls" in told:
+        told["tool_calls"], content = past_calls(told["tool_calls"], f"{field}.tool_calls"), content or ""
     if isinstance(content, str):
-        return {"role": role, "content": content}
+        return {**told, "content": content}
     if not isinstance(content, list | tuple) or not content:
         raise BadRequest(f"{field}.content", content, "text, or a list of parts: text, pictures, clips")
-    pieces = cast("Sequence[Any]", content)
-    return {
-        "role": role,
-        "content": [_part(sight, p, f"{field}.content[{i}]", seen) for i, p in enumerate(pieces)],
-    }
+    pieces = enumerate(cast("Sequence[Any]", content))
+    return {**told, "content": [_part(parts.sight, p, f"{field}.content[{i}]", seen) for i, p in pieces]}
+
+
+def _check_results(messages: Sequence[Message]) -> None:
+    """Each tool's turn answers a call before it: a template shows them in their order, without ids."""
+    open_ids: list[Any] = []
+    for i, message in enumerate(messages):
+        open_ids += [call["id"] for call in message.get("tool_calls", ())]
+        if message["role"] != "tool":
+            continue
+        said, waits = message.get("tool_call_id"), open_ids[0] if open_ids else None
+        if not open_ids or (said is not None and said != waits):
+            about = f"the call that waits is {waits!r}" if open_ids else "no call before it waits"
+            raise BadRequest(f"messages[{i}].tool_call_id", said, f"{about}; results go in the calls' order")
+        del open_ids[0]
 
 
 def _part(sight: Sight | None, part: Any, field: str, seen: list[Seen]) -> dict[str, str]:

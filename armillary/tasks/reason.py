@@ -11,26 +11,17 @@ import torch
 from torch import Tensor
 
 from armillary.answers import Answer, TokenLogprob, Usage, find_marks
-from armillary.codecs.text import END_THINK, PADS, THINK, Message, TextCodec
-from armillary.decode import Finder, Finish, Sampling, Speller, Token
+from armillary.codecs.text import END_THINK, PADS, Message, TextCodec
+from armillary.decode import Finish, Sampling, Speller, Token
 from armillary.errors import BadRequest
 from armillary.schema import Form, grammar, json_schema, parse
 from armillary.settle import Receipt
 from armillary.shards import read_json
 from armillary.slots import REMEMBERED, SLOTS, Decoder, Failure
+from armillary.tasks.deltas import CallSplitter, Delta, ThinkSplitter
 from armillary.tasks.messages import Conversation, converse
 from armillary.tasks.parts import Parts
-
-
-@dataclass(frozen=True)
-class Delta:
-    """A piece of an answer as it comes. The last one of each answer carries the whole of it."""
-
-    text: str = ""
-    thinking: str = ""
-    answer: Answer | None = None
-    choice: int = 0  # which of the answers, where several were asked for
-    logprobs: tuple[TokenLogprob, ...] = ()  # of the token that brought it, if asked for
+from armillary.tools import Toolbox, ToolCall
 
 
 class AddOptions(TypedDict, total=False):
@@ -40,6 +31,7 @@ class AddOptions(TypedDict, total=False):
     flags: Mapping[str, Any] | None
     n: int
     schema: Any
+    tools: Toolbox | None
     receipt: Receipt | None
 
 
@@ -70,6 +62,7 @@ class Reasoner:
         flags: Mapping[str, Any] | None = None,
         n: int = 1,
         schema: Any = None,
+        tools: Toolbox | None = None,
         receipt: Receipt | None = None,
     ) -> int:
         """Take in a conversation whose last turn is to be answered. Gives its ticket.
@@ -86,17 +79,20 @@ class Reasoner:
             n: how many answers to the conversation, which is read once; answer i has the seed `seed + i`.
             schema: the form of the answer, a pydantic model or a JSON schema; what follows thinking, if the
                 template opens that, is held to it.
+            tools: what the answer may call, or must.
             receipt: what the answers' receipts begin with.
 
         Raises BadRequest naming the field for anything that cannot be used.
         """
         started, sampling = time.perf_counter(), sampling or Sampling()
-        talk = converse(self._parts, messages, flags=flags)
+        talk = converse(self._parts, messages, tools=tools.shown if tools else (), flags=flags)
         _check_length(self._parts, len(talk.context), sampling.max_tokens)
-        form = None if schema is None else _Schema(schema, grammar(json_schema(schema)))
+        form = tools and tools.grammar if schema is None else grammar(json_schema(schema))
         vocabulary = self._parts.network.config.vocabulary
         ends = torch.tensor(sorted(stop_tokens(self._parts)))
-        asked = _Asked(self._parts.text, vocabulary, ends, talk, form, receipt, dict(flags or {}), started)
+        asked = _Asked(
+            self._parts.text, vocabulary, ends, talk, schema, form, tools, receipt, dict(flags or {}), started
+        )
         own: list[int] = []
         for choice in range(n):
             seeded = replace(sampling, seed=(sampling.seed + choice) % 2**63)
@@ -187,14 +183,6 @@ def stop_tokens(parts: Parts) -> set[int]:
 
 
 @dataclass(frozen=True)
-class _Schema:
-    """The form of an answer: as it was asked for, and for the grammar engine."""
-
-    asked: Any
-    grammar: str
-
-
-@dataclass(frozen=True)
 class _Asked:
     """What all answers to one conversation share."""
 
@@ -202,7 +190,9 @@ class _Asked:
     vocabulary: int
     ends: Tensor  # the tokens that end an answer
     talk: Conversation
-    schema: _Schema | None
+    schema: Any
+    grammar: str | None  # that an answer is held to
+    tools: Toolbox | None
     receipt: Receipt | None
     flags: dict[str, Any]
     started: float  # seconds, by time.perf_counter
@@ -217,8 +207,10 @@ class _Writer:
         self._asked, self._sampling, self._choice = asked, sampling, choice
         self._speller = Speller(asked.text, sampling.stop)
         self._split = ThinkSplitter(asked.talk.opens_thinking)
-        self._form = Form(asked.text.schema_tokens, asked.schema.grammar) if asked.schema else None
+        self._calls_split = CallSplitter() if asked.tools else None
+        self._form = Form(asked.text.schema_tokens, asked.grammar) if asked.grammar else None
         self._text, self._thinking, self._count = "", "", 0
+        self._calls: tuple[ToolCall, ...] = ()
         self._thought = 0  # tokens of thinking
         self._closing: deque[int] = deque()  # tokens that close thinking when its budget is used up
         self._closed = False  # by them
@@ -254,12 +246,15 @@ class _Writer:
         elif self._form:
             self._form.add(token.id)
         piece, last = self._speller.add(token), _logprob(self._asked.text, token)
-        delta = replace(self._split.add(piece.text, last=piece.finish is not None), choice=self._choice)
+        ended = piece.finish is not None
+        delta = replace(self._split.add(piece.text, last=ended), choice=self._choice, logprobs=last)
         if self._form and thinking and delta.text:  # from the token that closed thinking
             self._form.add_text(delta.text)
+        if self._calls_split:
+            words, calls = self._calls_split.add(delta.text, last=ended)
+            delta = replace(delta, text=words, calls=calls)
         self._text, self._thinking = self._text + delta.text, self._thinking + delta.thinking
-        self._logprobs += last
-        delta = replace(delta, logprobs=last)
+        self._calls, self._logprobs = self._calls + delta.calls, [*self._logprobs, *last]
         return replace(delta, answer=self._answer(piece.finish)) if piece.finish else delta
 
     def _answer(self, finish: Finish) -> Answer:
@@ -278,6 +273,7 @@ class _Writer:
             events=marks.events,
             receipt=self._receipt() | missing,
             picture=picture,
+            tool_calls=self._calls,
             parsed=parsed,
             logprobs=tuple(self._logprobs),
             film=talk.seen[-1].film if talk.seen else None,
@@ -287,7 +283,7 @@ class _Writer:
         """What the schema makes of the text, and for the receipt why it makes nothing of it."""
         if self._asked.schema is None:
             return None, {}
-        parsed, reason = parse(self._asked.schema.asked, self._text)
+        parsed, reason = parse(self._asked.schema, self._text)
         cut = "cut by max_tokens before it was whole" if finish == "length" else reason
         return parsed, {"parsed": cut} if reason else {}
 
@@ -317,46 +313,3 @@ def _shown(text: TextCodec, ids: list[int]) -> str:
     pads = {text.controls[name] for name in PADS.values() if name in text.controls}
     kept = [i for n, i in enumerate(ids) if not (i in pads and n and ids[n - 1] == i)]
     return text.decode(kept, skip_special=False)
-
-
-class ThinkSplitter:
-    """Separates thinking from the answer in text that comes in pieces; the marks themselves go to neither.
-
-    Thinking starts where the prompt opened it, or where the text begins with `<think>`.
-    """
-
-    def __init__(self, opened: bool) -> None:
-        self._state = "thinking" if opened else "start"
-        self._finder = Finder([END_THINK])
-        self._held = ""
-        self._blank = True  # nothing but white space so far: it belongs to the marks
-
-    @property
-    def thinking(self) -> bool:
-        """Whether what comes next is thinking."""
-        return self._state == "thinking"
-
-    def add(self, text: str, *, last: bool = False) -> Delta:
-        """Split the next piece; `last` also gives what was held back."""
-        if self._state == "start":
-            self._held += text
-            begun = self._held.lstrip()
-            if THINK.startswith(begun) and begun != THINK and not last:
-                return Delta()
-            self._state = "thinking" if begun.startswith(THINK) else "answer"
-            text = begun.removeprefix(THINK) if self._state == "thinking" else self._held
-            self._blank = self._state == "thinking"
-        if self._state == "answer":
-            return Delta(text=self._trim(text))
-        before, found = self._finder.add(text)
-        thinking = self._trim(before)
-        if found is None:
-            return Delta(thinking=thinking + self._finder.close() if last else thinking)
-        self._state, self._blank = "answer", True
-        return Delta(text=self._trim(self._finder.close()), thinking=thinking)
-
-    def _trim(self, text: str) -> str:
-        if self._blank:
-            text = text.lstrip()
-            self._blank = not text
-        return text

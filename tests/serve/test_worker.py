@@ -9,7 +9,8 @@ import pytest
 from armillary.errors import Cancelled
 from armillary.serve.worker import Busy, Talk, Ticket, Turns, Worker
 from armillary.step import OnStep, Step
-from armillary.tasks.reason import Delta, Reasoner
+from armillary.tasks.deltas import Delta
+from armillary.tasks.reason import Reasoner
 
 
 def test_owners_take_turns_however_much_one_has_queued() -> None:

@@ -18,9 +18,10 @@ from armillary.decode import Sampling, Token
 from armillary.errors import BadRequest
 from armillary.media import Clip, ClipIn, write_mp4
 from armillary.model import Config, Network
+from armillary.tasks.deltas import Delta, ThinkSplitter
 from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts, Sight
-from armillary.tasks.reason import Delta, Reasoner, ThinkSplitter, reason, stream
+from armillary.tasks.reason import Reasoner, reason, stream
 from armillary.weights import Checkpoint
 from tests.oracles.fabricate_text import edge_tokenizer, nano_tokenizer
 
