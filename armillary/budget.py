@@ -132,16 +132,14 @@ class Job:
         return 0 if not given else 1 + 4 * (given - 1)
 
 
-def lay(job: Job, weights: Weights, *, itemsize: int, mapped: bool) -> dict[Mode, list[Stage]]:
-    """Every stage of a request in every mode; `mapped` says that weights are used where they lie in files."""
+def lay(job: Job, weights: Weights, *, itemsize: int, mapped: Weights) -> dict[Mode, list[Stage]]:
+    """Every stage of a request in every mode; `mapped` of the weights are used where they lie in files."""
     moments = _answering(job, itemsize) if job.answers else _drawing(job, itemsize)
     laid: dict[Mode, list[Stage]] = {}
     for mode in MODES:
-        held = weights.held(mode, looks=job.looked > 0)
-        laid[mode] = []
-        for name, kept, working in moments:
-            own = held[name]
-            laid[mode].append(Stage(name, 0 if mapped else own, own if mapped else 0, kept, working))
+        looks = job.looked > 0
+        own, lying = weights.beyond(mapped).held(mode, looks=looks), mapped.held(mode, looks=looks)
+        laid[mode] = [Stage(name, own[name], lying[name], kept, at_work) for name, kept, at_work in moments]
     return laid
 
 

@@ -141,7 +141,8 @@ def _variant(checkpoint: Checkpoint, facts: Facts) -> str:
         "few-step student": facts.fixed_steps,
         "policy with a state row": facts.starts_from_state,
         f"{checkpoint.traits.base_fps:g} positions a second": checkpoint.traits.base_fps != 24,
-        "FP8": bool(checkpoint.quantised),
+        "FP8": checkpoint.quantised.fp8,
+        f"stored in {checkpoint.quantised.form}": checkpoint.quantised.form is not None,
     }
     return ", ".join([f"{kind}-like", *(mark for mark, held in marks.items() if held)])
 
@@ -168,13 +169,15 @@ Numbers = dict[str, Tensor]
 def check(source: str) -> dict[str, dict[str, float]]:
     """How far logits and velocities of a small fixed input move in bf16, int8 and int4, relative to fp32.
 
-    The error is |x - due| / |due|, both in the Euclidean norm. On the CPU, one form in memory at a time.
+    The error is |x - due| / |due|, both in the Euclidean norm. On the CPU, one form in memory at a time. What
+    is stored in few bits is not rounded anew.
     """
     _, folder = locate(source)
     with describing(folder):
         due = _numbers(folder, torch.float32, None)
         forms: dict[str, tuple[torch.dtype, Form | None]] = {"bfloat16": (torch.bfloat16, None)}
-        forms |= {form: (torch.float32, form) for form in get_args(Form)}
+        if Checkpoint(folder).quantised.form is None:
+            forms |= {form: (torch.float32, form) for form in get_args(Form)}
         return {name: _errors(_numbers(folder, *how), due) for name, how in forms.items()}
 
 

@@ -26,7 +26,7 @@ from armillary.sequence import Pack, Sample, pack
 from armillary.settle import Receipt
 from armillary.shards import SHARD_LIMIT
 from armillary.tasks.messages import converse
-from armillary.tasks.parts import EVERY_PART, Part, Parts, load_parts, weigh
+from armillary.tasks.parts import EVERY_PART, Part, Parts, load_parts, weigh, weigh_mapped
 from armillary.tasks.ready import checker, describing, question, read_facts, upsampling
 from armillary.tasks.save import save_parts
 from armillary.tasks.upsample import manner, messages
@@ -60,7 +60,8 @@ def load(
     "auto" is the GPU if there is one. dtype: "auto" is bfloat16 on a GPU and float32 on a CPU. memory:
     "resident", "tower" (one tower or autoencoder at a time) or "stream" (one block at a time, from disk); the
     results are the same; None is the fastest that fits what is free, and `world.memory` says why. weights:
-    "int8" or "int4" hold the linear layers of both towers rounded to so many bits; None as stored. adapters:
+    "int8" or "int4" hold the linear layers of both towers rounded to so many bits; None as stored, which may
+    be so too. adapters:
     LoRA files, or pairs of a file and how strongly it counts; `merge` folds them into the weights. want: what
     of "sight", "video" and "audio" come beside the towers; what needs another is refused. guard: looks at
     what is asked and made: a file of words, "cosmos" (`cosmos_guardrail`), or one of one's own; None is off,
@@ -74,8 +75,9 @@ def load(
     kind = find_dtype(dtype, where)
     name, folder = locate(source, files=files_for(want))
     with describing(folder):
-        facts = _limited(read_facts(name, folder), want)
-        choice = choose(weigh(Checkpoint(folder), kind, weights), free_bytes(where), memory)
+        facts, checkpoint = _limited(read_facts(name, folder), want), Checkpoint(folder)
+        weights = checkpoint.quantised.settle(weights)
+        choice = choose(weigh(checkpoint, kind, weights), free_bytes(where), memory)
         if merge and choice.mode != "resident":
             message = f"memory={choice.mode} reads weights anew, without it; leave it out, or `convert` first"
             raise BadRequest("merge", merge, message)
@@ -104,19 +106,22 @@ def convert(
     *,
     dtype: str | None = None,
     adapters: Sequence[AdapterSource] = (),
+    weights: Form | None = None,
     shard_bytes: int = SHARD_LIMIT,
 ) -> None:
     """Write a checkpoint of any layout in the published one, adapters folded in; arguments as for `load`.
 
-    `dtype` None keeps that of each tensor, bit by bit. Raises BadRequest if `folder` is there already; what
-    is broken off leaves nothing there.
+    `dtype` None keeps that of each tensor, bit by bit. weights: "int8" or "int4" write the linear layers of
+    both towers rounded, once they are merged; `load` uses them as they lie there, other libraries cannot.
+    Raises BadRequest if `folder` is there already; what is broken off leaves nothing there.
     """
+    check_form(weights)
     device = find_device("cpu")
     kind = None if dtype is None else find_dtype(dtype, device)
     found = locate(source)[1]
     with describing(found):
         Checkpoint(found).check_family()
-        parts = load_parts(found, device=device, dtype=None, memory="stream")
+        parts = load_parts(found, device=device, dtype=None, memory="stream", weights=weights)
     apply_all(parts.network, adapters)
     save_parts(parts, Path(folder), dtype=kind, limit=shard_bytes)
 
@@ -166,10 +171,11 @@ def plan(
     kind = find_dtype(dtype, where)
     receipt = checker(task)(options, read_facts(*locate(source, files=JSON_FILES)))
     name, parts, given = _prepared(task, source, options)
+    weights = parts.checkpoint.quantised.settle(weights)
     weighed = weigh(parts.checkpoint, kind, weights)
+    mapped = weigh_mapped(parts.checkpoint, kind, weights, where)
     room, size = decoding_room(where), kind.itemsize
     job = Job.of(parts, given, receipt.used, itemsize=size, room=room)
-    mapped = where.type == "cpu" and parts.checkpoint.dtype == kind and weights is None
     return Plan(
         task,
         name,

@@ -4,13 +4,14 @@ int8: one scale a row, symmetric. int4: a scale and a lowest value for each grou
 numbers a byte. A row's numbers are spread evenly between its ends and rounded to the nearest; no data is
 looked at.
 A layer widens a few rows at a time into a buffer that stays in the processor's cache, and multiplies with it.
+Its tensors are called in files as they are here.
 
 Shape letters: N tokens, I numbers in, O numbers out, G groups of a row, R rows of the buffer.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal, get_args
 
 import torch
@@ -44,11 +45,18 @@ class LowBitLinear(nn.Module, ABC):
 
     def weight_OI(self) -> Tensor:
         """The weight as it is now, fp32."""
-        device = self.get_buffer("scale").device
+        device = self.get_buffer("weight_scale").device
         whole_OI = torch.empty(self.out_features, self.in_features, device=device)
         for rows in self._slices(device):
             self._widen(rows, whole_OI[rows])
         return whole_OI
+
+    def like(self, state: Mapping[str, Tensor]) -> "LowBitLinear":
+        """A layer of this kind and size with its own tensors."""
+        with torch.device("meta"):
+            made = type(self)(self.in_features, self.out_features)
+        made.load_state_dict(state, assign=True)
+        return made
 
     def pack(self, weight_OI: Tensor) -> dict[str, Tensor]:
         """The tensors that stand for a weight, by their names here; a few rows are widened at a time."""
@@ -80,53 +88,61 @@ class LowBitLinear(nn.Module, ABC):
 
 
 class Int8Linear(LowBitLinear):
-    """weight = packed * scale, a scale for each row."""
+    """What it stands for is weight * scale, a scale for each row."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features)
-        self.register_buffer("packed", torch.empty(out_features, in_features, dtype=torch.int8))
-        self.register_buffer("scale", torch.empty(out_features, 1))
+        self.register_buffer("weight", torch.empty(out_features, in_features, dtype=torch.int8))
+        self.register_buffer("weight_scale", torch.empty(out_features, 1))
 
     def _apply_rows(self, x_NI: Tensor, rows: slice, buffer_RI: Tensor) -> Tensor:
-        weight_RI = buffer_RI[: rows.stop - rows.start].copy_(self.get_buffer("packed")[rows])
-        scaled = F.linear(x_NI, weight_RI) * self.get_buffer("scale")[rows, 0]  # cheaper than scaling weights
+        weight_RI = buffer_RI[: rows.stop - rows.start].copy_(self.get_buffer("weight")[rows])
+        scaled = (
+            F.linear(x_NI, weight_RI) * self.get_buffer("weight_scale")[rows, 0]
+        )  # cheaper than scaling weights
         return scaled.to(x_NI.dtype)
 
     def _widen(self, rows: slice, into_RI: Tensor) -> None:
-        torch.mul(self.get_buffer("packed")[rows], self.get_buffer("scale")[rows], out=into_RI)
+        torch.mul(self.get_buffer("weight")[rows], self.get_buffer("weight_scale")[rows], out=into_RI)
 
     def _pack_rows(self, weight_RI: Tensor) -> dict[str, Tensor]:
         scale = weight_RI.abs().amax(dim=1, keepdim=True) / 127
         packed = (weight_RI / scale.clamp(min=torch.finfo(torch.float32).tiny)).round()
-        return {"packed": packed.to(torch.int8), "scale": scale}
+        return {"weight": packed.to(torch.int8), "weight_scale": scale}
 
 
 class Int4Linear(LowBitLinear):
-    """weight = code * scale + low, both for each group; a byte holds the codes of columns j and j + I/2."""
+    """It stands for code * scale + low, for each group; a byte holds the codes of columns j and j + I/2."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features)
         groups = in_features // math.gcd(in_features, GROUP)
-        self.register_buffer("packed", torch.empty(out_features, in_features // 2, dtype=torch.uint8))
-        self.register_buffer("scale", torch.empty(out_features, groups, dtype=torch.bfloat16))
-        self.register_buffer("low", torch.empty(out_features, groups, dtype=torch.bfloat16))
+        self.register_buffer("weight", torch.empty(out_features, in_features // 2, dtype=torch.uint8))
+        self.register_buffer("weight_scale", torch.empty(out_features, groups, dtype=torch.bfloat16))
+        self.register_buffer("weight_low", torch.empty(out_features, groups, dtype=torch.bfloat16))
 
     def _widen(self, rows: slice, into_RI: Tensor) -> None:
-        packed, half = self.get_buffer("packed")[rows], self.in_features // 2
+        packed, half = self.get_buffer("weight")[rows], self.in_features // 2
         into_RI[:, :half].copy_(packed & 15)
         into_RI[:, half:].copy_(packed >> 4)
-        scale, low = (self.get_buffer(name)[rows, :, None].to(into_RI.dtype) for name in ("scale", "low"))
+        scale, low = (
+            self.get_buffer(name)[rows, :, None].to(into_RI.dtype) for name in ("weight_scale", "weight_low")
+        )
         into_RI.unflatten(-1, (scale.shape[1], -1)).mul_(scale).add_(low)
 
     def _pack_rows(self, weight_RI: Tensor) -> dict[str, Tensor]:
-        groups_RGI = weight_RI.unflatten(-1, (self.get_buffer("scale").shape[1], -1))
+        groups_RGI = weight_RI.unflatten(-1, (self.get_buffer("weight_scale").shape[1], -1))
         low, high = groups_RGI.aminmax(dim=-1, keepdim=True)
         low = low.bfloat16()
         scale = ((high - low.float()) / 15).bfloat16()
         steps = (groups_RGI - low.float()) / scale.float().clamp(min=torch.finfo(torch.bfloat16).tiny)
         codes = steps.round().clamp(0, 15).to(torch.uint8).flatten(-2)
         first, second = codes.chunk(2, dim=-1)
-        return {"packed": first | second << 4, "scale": scale.squeeze(-1), "low": low.squeeze(-1)}
+        return {
+            "weight": first | second << 4,
+            "weight_scale": scale.squeeze(-1),
+            "weight_low": low.squeeze(-1),
+        }
 
 
 def lower(network: nn.Module, form: Form) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -81,7 +81,8 @@ class Keeper:
 
         pages: (path, group) of the submodules that may leave ("" is the whole), in the order in which a group
         is called. Of an embedding only the rows that are looked up are read. towers: whether these are the
-        towers, whose weights may take few bits, rounded whenever they are read. keep_fp32: as for `fill`.
+        towers, whose weights may take few bits: rounded whenever they are read, unless they are stored so.
+        keep_fp32: as for `fill`.
         """
         check(module, found, where)
         if towers and self.weights is not None:
@@ -125,8 +126,11 @@ class Keeper:
 
     def _send_away(self, page: _Page) -> None:
         """Only shapes and dtypes stay."""
+        plain = dict(page.module.named_parameters())  # what a low-bit layer holds stays what it is
         kinds = {
-            n: (self.dtype if e.dtype.is_floating_point else None) or e.dtype for n, e in page.found.items()
+            n: (self.dtype if e.dtype.is_floating_point else None) or e.dtype
+            for n, e in page.found.items()
+            if n in plain
         }
         empty = {
             n: torch.empty(t.shape, dtype=kinds.get(n, t.dtype), device="meta")
@@ -205,6 +209,11 @@ class Weights:
         if mode == "resident":
             return dict.fromkeys(needed, self.total)
         return {stage: self.rest + count for stage, count in needed.items()}
+
+    def beyond(self, others: "Weights") -> "Weights":
+        """Those without others of the same checkpoint."""
+        own, other = asdict(self), asdict(others)
+        return Weights(**own | {name: own[name] - other[name] for name in own if name != "layers"})
 
     def most(self, mode: Mode) -> int:
         """The most that is there at once."""

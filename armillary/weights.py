@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from armillary.errors import BadRequest
-from armillary.lowbit import LowBitLinear
+from armillary.lowbit import LowBitLinear, lower
 from armillary.model import Config, Network
 from armillary.names import HEADS, SHOWN, UNUSED, canonical, is_drawing, is_sight, published_name
+from armillary.quantised import Quantised
 from armillary.shards import (
     SHARD_LIMIT,
     Sources,
@@ -194,9 +195,9 @@ class Checkpoint:
 
     @cached_property
     def dtype(self) -> torch.dtype:
-        """That of most towers' weights: as stored, or as the config says where no weights are."""
-        with suppress(BadRequest):
-            return next(e.dtype for e in self.stored.values() if len(e.shape) > 1)
+        """That of the towers' plain weights: as stored, or as the config says where no weights are."""
+        with suppress(BadRequest, KeyError):
+            return self.stored["embed_tokens.weight"].dtype
         named = self.transformer.get("dtype") or self.transformer.get("torch_dtype") or "bfloat16"
         return getattr(torch, str(named), torch.bfloat16)
 
@@ -260,31 +261,14 @@ class Checkpoint:
         strange = self.transformer.keys() - KNOWN
         if strange and not self.reads_only:
             notes.append(f"its config has keys that mean nothing here: {', '.join(sorted(strange))}")
-        if self.quantised:
-            policy = (self.quantised.get("runtime") or {}).get("diffusion_step_policy") or {}
-            counts = [
-                str((policy.get(key) or {}).get("count")) for key in ("first_steps", "last_steps") if policy
-            ]
-            asked = f"; its policy asks that of the first {counts[0]} and last {counts[1]}" if counts else ""
-            notes.append(
-                f"holds FP8 weights: they are widened, and no step rounds activations to 8 bits{asked}"
-            )
+        notes += self.quantised.notes
         return notes
 
     @property
-    def quantised(self) -> dict[str, Any]:
-        """What `transformer/config.json` says of quantised weights; empty if they are not."""
-        return {} if self.reads_only else self.transformer.get("quantization_config") or {}
-
-    def check_numbers(self) -> None:
-        """Refuse weights that are quantised in another way than ModelOpt's FP8."""
-        told = self.quantised
-        method, kind = told.get("quant_method"), told.get("quant_algo") or told.get("quant_type")
-        if told and (method != "modelopt" or "FP8" not in str(kind).upper()):
-            found = f"its weights are quantised as {method} {kind}"
-            raise BadRequest(
-                "model", str(self.folder), f"{found}; FP8 by modelopt is read; load its branch `main`"
-            )
+    def quantised(self) -> Quantised:
+        """What its config says of weights in few bits."""
+        config = self.root if self.reads_only else self.transformer
+        return Quantised(config.get("quantization_config") or {})
 
     def check_family(self) -> None:
         """Refuse a folder of diffusers that holds another kind of model."""
@@ -341,25 +325,29 @@ def ready(
     module: nn.Module, name: str, tensor: Tensor, device: torch.device, dtype: torch.dtype | None
 ) -> dict[str, Tensor]:
     """A tensor of a module where and as it is computed with: itself, or what a low-bit layer holds for it."""
-    path, _, _ = name.rpartition(".")
+    path, _, leaf = name.rpartition(".")
     layer = module.get_submodule(path)
-    if isinstance(layer, LowBitLinear):
-        return {f"{path}.{own}": packed for own, packed in layer.pack(tensor.to(device)).items()}
-    return {name: tensor.to(device, dtype if tensor.is_floating_point() else None)}
+    if not isinstance(layer, LowBitLinear):
+        return {name: tensor.to(device, dtype if tensor.is_floating_point() else None)}
+    if leaf != "weight" or not tensor.is_floating_point():  # stored as the layer holds it
+        return {name: tensor.to(device)}
+    return {f"{path}.{own}": packed for own, packed in layer.pack(tensor.to(device)).items()}
 
 
 def _fits(dtype: torch.dtype, wanted: torch.dtype) -> bool:
-    """Whole numbers for whole numbers."""
-    return dtype.is_floating_point == wanted.is_floating_point
+    """Floating numbers of any width for floating ones; whole numbers are what they should be."""
+    return dtype == wanted or (dtype.is_floating_point and wanted.is_floating_point)
 
 
 def build_network(checkpoint: Checkpoint) -> Network:
     """The towers without numbers, on the meta device."""
-    checkpoint.check_numbers()
+    checkpoint.quantised.check(checkpoint.folder)
     with torch.device("meta"):
         network = Network(checkpoint.config)
         if checkpoint.reads_only:
             network.keep_reader()
+    if checkpoint.quantised.form is not None:
+        lower(network, checkpoint.quantised.form)
     return network
 
 
@@ -381,15 +369,23 @@ def published_state(network: Network) -> dict[str, Tensor]:
 
 
 def write_towers(
-    folder: Path, towers: Sources, sight: Sources, *, edge: bool = False, limit: int = SHARD_LIMIT
+    folder: Path,
+    towers: Sources,
+    sight: Sources,
+    *,
+    edge: bool = False,
+    limit: int = SHARD_LIMIT,
+    shared: bool = True,
 ) -> None:
     """`transformer/`, `vision_encoder/`, and the index over both by which a reasoner is loaded from them.
 
-    Edge's index leaves out what only drawing needs, but for the norm of the keys that are shown.
+    Edge's index leaves out what only drawing needs, but for the norm of the keys that are shown. shared:
+    whether there is one; transformers would take rounded weights for what they stand for.
     """
     files = write_shards(towers, folder / "transformer", TRANSFORMER, limit)
     named = {n: f"transformer/{f}" for n, f in files.items() if not (edge and is_drawing(n)) or SHOWN in n}
     if sight:
         files = write_shards(sight, folder / "vision_encoder", "model", limit)
         named |= {n: f"vision_encoder/{f}" for n, f in files.items()}
-    write_json(index_of(named, {**towers, **sight}), folder / "model.safetensors.index.json")
+    if shared:
+        write_json(index_of(named, {**towers, **sight}), folder / "model.safetensors.index.json")

@@ -2,11 +2,10 @@
 
     make full-size
 
-Writes a checkpoint of 34 GB (and removes it, whatever happens), then makes a 256x256 picture in four steps
-and an answer with `memory="stream"`, in bf16 and in int8, each in a process of its own. Printed is the peak
-of the memory that the process had to itself (RssAnon: what the system keeps of files can be taken back), and
-the time of a step and of a token against the least that the disk and the matrices in bf16 need. In int8 a
-block is rounded anew whenever it is read.
+Writes a checkpoint of 34 GB and its copy in int8 (and removes both, whatever happens), then makes of each a
+256x256 picture in four steps and an answer with `memory="stream"`, each in a process of its own. Printed is
+the peak of the memory that the process had to itself (RssAnon: what the system keeps of files can be taken
+back), and the time of a step and of a token against the least that the disk and the matrices need.
 """
 
 import argparse
@@ -18,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,13 @@ from random_checkpoint import NANO, write_random
 from watch import Watch
 
 import armillary
-from armillary.lowbit import Form
+from armillary.lowbit import Form, LowBitLinear, lower
 from armillary.model import Config, Tower
+from armillary.tasks.parts import weigh
+from armillary.weights import Checkpoint
 from armillary.world import World
 
-NEEDED = 36e9  # bytes of disk
+NEEDED = {"bf16": 36e9, "int8": 54e9}  # bytes of disk; int8 is made of bf16
 SIZE, STEPS = 256, 4
 PROMPT = "a red disc slides right and hits the wall"
 
@@ -39,13 +41,13 @@ PROMPT = "a red disc slides right and hits the wall"
 # -- one process, one task -----------------------------------------------------------------------------------
 
 
-def load(folder: str, weights: Form | None) -> World:
-    return armillary.load(folder, device="cpu", dtype="bfloat16", memory="stream", weights=weights)
+def load(folder: str) -> World:
+    return armillary.load(folder, device="cpu", dtype="bfloat16", memory="stream")
 
 
-def picture(folder: str, weights: Form | None) -> dict[str, Any]:
+def picture(folder: str) -> dict[str, Any]:
     with Watch() as watch:
-        world = load(folder, weights)
+        world = load(folder)
         ticks = [time.perf_counter()]
         size: Any = {"frames": 1, "size": f"{SIZE}x{SIZE}", "steps": STEPS, "guidance": 1.0}
         clip = world.generate(PROMPT, on_step=lambda *_: ticks.append(time.perf_counter()), **size)
@@ -60,9 +62,16 @@ def picture(folder: str, weights: Form | None) -> dict[str, Any]:
     }
 
 
-def answer(folder: str, weights: Form | None, max_tokens: int) -> dict[str, Any]:
+def convert(folder: str) -> dict[str, Any]:
+    source = Path(folder)
     with Watch() as watch:
-        world = load(folder, weights)
+        armillary.convert(source, source.with_name("int8"), weights="int8")
+    return {"peak_gb": watch.peaks[""] / 1e9}
+
+
+def answer(folder: str, max_tokens: int) -> dict[str, Any]:
+    with Watch() as watch:
+        world = load(folder)
         ticks = [time.perf_counter()]
         for delta in world.reason(PROMPT, max_tokens=max_tokens, stream=True):
             ticks.append(time.perf_counter())
@@ -90,10 +99,16 @@ def disk_rate(file: Path) -> float:
         return file.stat().st_size / (time.perf_counter() - started)
 
 
-def arithmetic(config: Config, tokens: int) -> float:
+def arithmetic(config: Config, tokens: int, form: Form | None) -> float:
     """Seconds that the matrices of a tower need for so many tokens: one layer measured, times the layers."""
-    tower = Tower(config, qk_norm=True).bfloat16()
-    matrices = [m for m in tower.modules() if isinstance(m, torch.nn.Linear)]
+    with torch.device("meta"):
+        tower = torch.nn.ModuleDict({"blocks": Tower(config, qk_norm=True).bfloat16()})
+    if form is not None:
+        lower(tower, form)
+    kinds = torch.nn.Linear | LowBitLinear
+    matrices = [m.to_empty(device="cpu") for m in tower.modules() if isinstance(m, kinds)]
+    for numbers in (t for m in matrices for t in m.state_dict().values()):
+        numbers.random_(-9, 10)
     inputs = [torch.randn(tokens, m.in_features).bfloat16() for m in matrices]
     times: list[float] = []
     with torch.no_grad():
@@ -103,12 +118,6 @@ def arithmetic(config: Config, tokens: int) -> float:
                 matrix(x_NE)
             times.append(time.perf_counter() - started)
     return config.layers * min(times)
-
-
-def tower_bytes(config: Config, *, head: bool) -> int:
-    with torch.device("meta"):
-        block = sum(p.numel() for p in Tower(config, qk_norm=True).parameters())
-    return 2 * (config.layers * block + (config.vocabulary * config.width if head else 0))
 
 
 # -- all of it -----------------------------------------------------------------------------------------------
@@ -124,27 +133,34 @@ def told(text: str) -> None:
     print(text, flush=True)
 
 
-def measure(folder: Path, tokens: dict[str, int]) -> None:
+def measure(folder: Path, form: Form | None, max_tokens: int) -> None:
+    name, weights = form or "bf16", weigh(Checkpoint(folder), torch.bfloat16, form)
     rate = disk_rate(min((folder / "transformer").glob("*.safetensors")))
-    threads = torch.get_num_threads()
-    told(f"one shard read cold: {rate / 1e9:.2f} GB/s; {threads} thread(s), {os.getloadavg()[0]:.0f} others")
-    drawn, read = tower_bytes(NANO, head=False), tower_bytes(NANO, head=True)
-    for form in (None, "int8"):
-        made = child("picture", folder, weights=form)
-        least = drawn / rate, arithmetic(NANO, made["tokens"]["vision"])
-        told(
-            f"picture {SIZE}x{SIZE}, {form or 'bf16'}: peak {made['peak_gb']:.2f} GB; {made['step']:.1f} s a "
-            f"step (first, with the prompt, {made['first']:.1f} s; decoding {made['decode']:.1f} s); "
-            f"at least {least[0]:.1f} s for the disk, {least[1]:.1f} s for the matrices"
-        )
-    for form in ("int8", None):
-        said = child("answer", folder, weights=form, max_tokens=tokens[form or "bf16"])
-        least = read / rate, arithmetic(NANO, 1) * read / drawn
-        told(
-            f"answer of {said['count']} tokens, {form or 'bf16'}: peak {said['peak_gb']:.2f} GB; "
-            f"{said['token']:.1f} s a token (first {said['first']:.1f} s); at least {least[0]:.1f} s for a "
-            f"disk of which nothing is kept, {least[1]:.1f} s for the matrices"
-        )
+    others = f"{torch.get_num_threads()} thread(s), {os.getloadavg()[0]:.0f} others"
+    told(f"{name}: one shard read cold: {rate / 1e9:.2f} GB/s; {others}")
+    made = child("picture", folder)
+    disk = weights.layers * weights.dm / rate
+    least = arithmetic(NANO, made["tokens"]["vision"], form)
+    told(
+        f"{name}: picture {SIZE}x{SIZE}: peak {made['peak_gb']:.2f} GB; {made['step']:.1f} s a step (first, "
+        f"with the prompt, {made['first']:.1f} s; decoding {made['decode']:.1f} s); at least {disk:.1f} s "
+        f"for the disk, {least:.1f} s for the matrices"
+    )
+    said = child("answer", folder, max_tokens=max_tokens)
+    disk = (weights.layers * weights.ar + weights.head) / rate
+    told(
+        f"{name}: answer of {said['count']} tokens: peak {said['peak_gb']:.2f} GB; {said['token']:.1f} s a "
+        f"token (first {said['first']:.1f} s); at least {disk:.1f} s for a disk of which nothing is kept, "
+        f"{arithmetic(NANO, 1, form):.1f} s for the matrices of the blocks"
+    )
+
+
+def timed(what: str, made: Path, write: Callable[[], dict[str, Any]]) -> None:
+    started = time.perf_counter()
+    more = "".join(f", peak {gb:.2f} GB" for gb in write().values())
+    size = sum(f.stat().st_size for f in made.rglob("*") if f.is_file())
+    told(f"{what} of {size / 1e9:.1f} GB written in {time.perf_counter() - started:.0f} s{more}")
+    os.sync()
 
 
 def main() -> None:
@@ -152,28 +168,30 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--folder", type=Path, help="where the checkpoint goes for a while")
-    options.add_argument("--tokens", type=int, default=64, help="of the answer in bf16")
-    options.add_argument("--tokens-int8", type=int, default=64, help="of the answer in int8")
+    options.add_argument("--tokens", type=int, default=64, help="of an answer")
+    options.add_argument("--only", choices=["bf16", "int8"], help="measure one of the two")
     options.add_argument("--task", nargs=2, help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.task:
         task, how = given.task
-        told(json.dumps({"picture": picture, "answer": answer}[task](str(given.folder), **json.loads(how))))
+        tasks = {"picture": picture, "answer": answer, "convert": convert}
+        told(json.dumps(tasks[task](str(given.folder), **json.loads(how))))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     parent = given.folder or Path(tempfile.gettempdir())
-    if shutil.disk_usage(parent).free < NEEDED:
-        sys.exit(
-            f"{parent} has {shutil.disk_usage(parent).free / 1e9:.0f} GB free; {NEEDED / 1e9:.0f} are needed"
-        )
+    free, needed = shutil.disk_usage(parent).free, NEEDED["bf16" if given.only == "bf16" else "int8"]
+    if free < needed:
+        sys.exit(f"{parent} has {free / 1e9:.0f} GB free; {needed / 1e9:.0f} are needed")
     folder = Path(tempfile.mkdtemp(prefix="armillary-full-size-", dir=parent))
+    plain, rounded = folder / "bf16", folder / "int8"
     try:
-        started = time.perf_counter()
-        write_random(folder)
-        size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
-        told(f"wrote {size / 1e9:.1f} GB in {time.perf_counter() - started:.0f} s")
-        os.sync()
-        measure(folder, {"bf16": given.tokens, "int8": given.tokens_int8})
+        timed("bf16", plain, lambda: write_random(plain) and {})
+        if given.only != "bf16":
+            timed("int8", rounded, lambda: child("convert", plain))
+            measure(rounded, "int8", given.tokens)
+            shutil.rmtree(rounded)
+        if given.only != "int8":
+            measure(plain, None, given.tokens)
     finally:
         shutil.rmtree(folder)
 

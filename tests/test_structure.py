@@ -27,7 +27,7 @@ LAYERS = (
     ("settle",),
     ("media", "sequence"),
     ("answers", "attention", "lowbit", "robots", "sim", "step"),
-    ("model",),
+    ("model", "quantised"),
     ("weights",),
     ("adapters", "codecs", "flow", "locate"),
     ("decode",),

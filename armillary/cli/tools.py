@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -189,18 +189,25 @@ def convert(
         list[str] | None,
         typer.Option(help="A LoRA to fold in: FILE, or FILE=WEIGHT such as style.safetensors=0.8; repeats."),
     ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="int8 or int4: store the linear layers of both towers rounded, after merging."),
+    ] = None,
 ) -> None:
     """Write a checkpoint in the published layout.
 
-    diffusers and transformers load what is written. Without --dtype and --merge every tensor stays as it is,
-    bit by bit. The folder appears when all of it is there.
+    diffusers and transformers load what is written. Without options every tensor stays as it is, bit by bit.
+    With --weights it takes half the disk or less, and --memory stream uses it as it lies there; but only
+    Armillary reads that. The folder appears when all of it is there.
 
     \b
     armillary convert ./downloaded ./published
     armillary convert ./published ./mine --dtype bfloat16 --merge style.safetensors=0.8
+    armillary convert nvidia/Cosmos3-Nano ./nano-int8 --weights int8
     """
     from armillary.loading import convert as write
 
     note(f"reading {source}")
-    write(source, folder, dtype=dtype, adapters=[terminal.weighted("merge", text) for text in merge or ()])
+    adapters = [terminal.weighted("merge", text) for text in merge or ()]
+    write(source, folder, dtype=dtype, adapters=adapters, weights=cast(Any, weights))
     say(str(folder))

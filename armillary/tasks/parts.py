@@ -69,11 +69,13 @@ def load_parts(
 ) -> Parts:
     """Load a checkpoint in a published layout: its towers and the text codec, of the rest what is wanted.
 
-    `dtype` None keeps what the files hold. weights: how the towers' linear layers are rounded. Raises
-    BadRequest for a missing file and for any tensor that does not fit its config.
+    `dtype` None keeps what the files hold. weights: how the towers' linear layers are rounded, unless the
+    checkpoint is stored so. Raises BadRequest for a missing file and for any tensor that does not fit its
+    config.
     """
     checkpoint = Checkpoint(folder)
     require_listed(checkpoint)
+    weights = checkpoint.quantised.settle(weights)
     keeper = Keeper(memory, device=device, dtype=dtype, weights=weights)
     network = load_network(checkpoint, keeper)
     return Parts(
@@ -186,6 +188,27 @@ def build_audio(config: Mapping[str, Any]) -> AudioVAE:
 
 def weigh(checkpoint: Checkpoint, dtype: torch.dtype, weights: Form | None = None) -> Weights:
     """What every part weighs, by the json files alone."""
+    return _weigh(checkpoint, weights, rounded=1, plain=dtype.itemsize, time=4)
+
+
+def weigh_mapped(
+    checkpoint: Checkpoint, dtype: torch.dtype, weights: Form | None, device: torch.device
+) -> Weights:
+    """What of it is used where it lies in files: on a CPU, numbers stored as they are computed with."""
+    here, stored_so = device.type == "cpu", checkpoint.quantised
+    same = here and checkpoint.dtype == dtype and not stored_so.fp8
+    return _weigh(
+        checkpoint,
+        weights,
+        rounded=int(here and stored_so.form is not None),
+        plain=dtype.itemsize * same,
+        time=4 * (same and dtype is torch.float32),
+    )
+
+
+def _weigh(checkpoint: Checkpoint, weights: Form | None, *, rounded: int, plain: int, time: int) -> Weights:
+    """rounded: how often the bytes of low-bit layers count; plain, time: bytes of any other number, and of
+    one of the time embedding."""
     config, sound = checkpoint.config, checkpoint.part("sound_tokenizer")
     with torch.device("meta"):
         layer = Network(replace(config, layers=1))
@@ -197,7 +220,10 @@ def weigh(checkpoint: Checkpoint, dtype: torch.dtype, weights: Form | None = Non
     def size(*parts: nn.Module | None) -> int:
         modules = [module for part in parts if part for module in part.modules()]
         low = sum(b.nbytes for m in modules if isinstance(m, LowBitLinear) for b in m.buffers(recurse=False))
-        return low + sum(p.numel() for m in modules for p in m.parameters(recurse=False)) * dtype.itemsize
+        return rounded * low + plain * numbers(*parts)
+
+    def numbers(*parts: nn.Module | None) -> int:
+        return sum(p.numel() for part in parts if part for p in part.parameters())
 
     small = size(layer.norm_ar) if reads_only else size(layer.norm_ar, layer.norm_dm, layer.ports)
     block = cast(Block, layer.blocks[0])
@@ -207,7 +233,7 @@ def weigh(checkpoint: Checkpoint, dtype: torch.dtype, weights: Form | None = Non
         dm=0 if reads_only else size(block.dm),
         table=size(layer.embed),
         head=size(layer.head),
-        rest=small + (0 if reads_only else 4 * size(layer.time) // dtype.itemsize),
+        rest=small + (0 if reads_only else time * numbers(layer.time)),
         sight=size(build_sight(checkpoint)),
         encoder=size(video and video.encoder),
         decoder=size(video and video.decoder),

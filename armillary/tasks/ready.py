@@ -78,6 +78,7 @@ def read_facts(name: str, folder: Path) -> Facts:
             small=is_small(checkpoint),
             table=VERSION,
             starts_from_state=checkpoint.starts_from_state,
+            weights=checkpoint.quantised.form,
         )
 
 

@@ -13,7 +13,9 @@ import torch
 
 from armillary.adapters import Updates, adapted
 from armillary.errors import BadRequest
+from armillary.lowbit import LowBitLinear
 from armillary.names import published_name
+from armillary.quantised import mark
 from armillary.shards import (
     SHARD_LIMIT,
     Source,
@@ -40,12 +42,9 @@ def save_parts(
 
     dtype: that of every floating number, or None for what each tensor had on disk; memory is cast to it.
     limit: bytes of tensors in a file. In other memory modes than "resident" tensors come from their files.
-    Raises BadRequest if the folder is there already, and for weights of few bits.
+    Towers of few bits are written so. Raises BadRequest if the folder is there already.
     """
     checkpoint = parts.checkpoint
-    if parts.weights is not None:
-        message = "are rounded, and no library would load them; load without, or use `armillary convert`"
-        raise BadRequest("weights", parts.weights, message)
     with _whole(folder) as fresh:
         _copy_documents(checkpoint.folder, fresh)
         towers = _towers(parts, dtype)
@@ -55,15 +54,17 @@ def save_parts(
         if checkpoint.is_edge:
             sight = {f"model.{name}": source for name, source in sight.items()}
         if checkpoint.reads_only:
-            write_shards({**towers, **sight}, fresh, "model", limit)
+            stem = "model" if parts.weights is None else TRANSFORMER
+            write_shards({**towers, **sight}, fresh, stem, limit)
         else:
-            write_towers(fresh, towers, sight, edge=checkpoint.is_edge, limit=limit)
+            shared = parts.weights is None
+            write_towers(fresh, towers, sight, edge=checkpoint.is_edge, limit=limit, shared=shared)
         for name, codec in (("vae", parts.video), ("sound_tokenizer", parts.audio)):
             if checkpoint.part(name) is not None:
                 state = codec.state_dict() if codec and here else None
                 written = _sources(state, stored(checkpoint.folder / name, TRANSFORMER), dtype)
                 write_shards(written, fresh / name, TRANSFORMER, limit)
-        _write_configs(checkpoint, fresh, dtype)
+        _write_configs(checkpoint, fresh, dtype, mark(parts.weights))
 
 
 @contextmanager
@@ -95,13 +96,39 @@ def _copy_documents(source: Path, target: Path) -> None:
 
 
 def _towers(parts: Parts, dtype: torch.dtype | None) -> Sources:
-    """The towers under their published names; a layer with adapters is merged when its turn comes."""
+    """The towers under their published names; a layer is merged and rounded when its turn comes."""
     found, here = parts.checkpoint.stored, parts.memory == "resident"
     state = _sources(published_state(parts.network) if here else None, found, dtype)
-    for module, updates in adapted(parts.network):
-        name = published_name(f"{module}.weight")
-        state[name] = replace(state[name], read=partial(_merged, updates, state[name]))
+    changes = dict(adapted(parts.network))
+    for module, layer in parts.network.named_modules():
+        name = published_name(f"{module}.weight") if module in changes else ""
+        if isinstance(layer, LowBitLinear):
+            state |= _rounded(module, layer, state, changes.get(module))
+        elif module in changes:
+            state[name] = replace(state[name], read=partial(_merged, changes[module], state[name]))
     return state
+
+
+def _rounded(module: str, layer: LowBitLinear, state: Sources, updates: Updates | None) -> Sources:
+    """What a low-bit layer holds, where it is held already; else what its weight becomes.
+
+    With adapters its weight is widened, changed and rounded once more.
+    """
+    kinds = layer.state_dict()
+    names = {leaf: published_name(f"{module}.{leaf}") for leaf in kinds}
+    held = {leaf: state[name].read for leaf, name in names.items() if name in state}
+
+    def weight_OI() -> torch.Tensor:
+        if held.keys() != kinds.keys():
+            return held["weight"]()
+        return layer.like({leaf: read() for leaf, read in held.items()}).weight_OI()
+
+    def packed(leaf: str) -> torch.Tensor:
+        return layer.pack(updates.merged(weight_OI()) if updates else weight_OI())[leaf]
+
+    as_held = held.keys() == kinds.keys() and updates is None
+    reads = held if as_held else {leaf: partial(packed, leaf) for leaf in kinds}
+    return {names[leaf]: Source(tuple(t.shape), t.dtype, reads[leaf]) for leaf, t in kinds.items()}
 
 
 def _sources(
@@ -111,19 +138,23 @@ def _sources(
     kinds = {n: dtype if dtype and e.dtype.is_floating_point else e.dtype for n, e in found.items()}
     if state is None:
         return {n: Source(e.shape, kinds[n], partial(read_tensor, e)) for n, e in found.items()}
-    return {n: Source.of(tensor, kinds[n]) for n, tensor in state.items()}
+    return {n: Source.of(tensor, kinds.get(n)) for n, tensor in state.items()}
 
 
 def _merged(updates: Updates, plain: Source) -> torch.Tensor:
     return updates.merged(plain.read())
 
 
-def _write_configs(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype | None) -> None:
-    """The configurations that name dtypes and heads; at the very end those that make it a checkpoint."""
+def _write_configs(
+    checkpoint: Checkpoint, folder: Path, dtype: torch.dtype | None, marks: dict[str, Any]
+) -> None:
+    """The configurations that name dtypes, heads and few bits; at the very end those that make it a
+    checkpoint."""
     if not checkpoint.reads_only:
-        write_json(_retyped(checkpoint.settings, dtype), folder / "transformer" / "config.json")
+        write_json(_retyped(checkpoint.settings, dtype) | marks, folder / "transformer" / "config.json")
     if checkpoint.root:
-        write_json(_retyped(checkpoint.root, dtype), folder / "config.json")
+        root = _retyped(checkpoint.root, dtype) | (marks if checkpoint.reads_only else {})
+        write_json(root, folder / "config.json")
     if not checkpoint.reads_only:
         kept = {key: value for key, value in checkpoint.index.items() if key != "vision_encoder"}
         write_json({**kept, "_class_name": PIPELINE}, folder / "model_index.json")

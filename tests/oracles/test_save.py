@@ -15,6 +15,7 @@ from torch import Tensor
 
 from armillary import convert, load
 from armillary.errors import BadRequest
+from armillary.lowbit import Form
 from armillary.shards import Source, write_json
 from armillary.tasks import save
 from armillary.tasks.parts import load_parts
@@ -141,6 +142,28 @@ def test_a_reasoner_alone_stays_one(original: Path, tmp_path: Path, limit: int) 
     assert equal(one, other)
 
 
+def test_other_libraries_refuse_what_is_rounded(original: Path, tmp_path: Path) -> None:
+    from diffusers import Cosmos3OmniPipeline
+
+    made = tmp_path / "made"
+    convert(original, made, weights="int8")
+    with pytest.raises(ValueError, match="Unknown quantization type, got armillary"), quiet():
+        Cosmos3OmniPipeline.from_pretrained(made)
+    with pytest.raises(OSError, match="no file named"):
+        transformers_reasoner(made)
+
+
+@pytest.mark.parametrize("form", ["int8", "int4"])
+def test_a_reasoner_alone_is_rounded_too(original: Path, tmp_path: Path, form: Form) -> None:
+    alone = reasoner_alone(original, tmp_path / "alone", shards=1, words=transformers_words)
+    convert(alone, tmp_path / "made", weights=form)
+    one, other = (load(f, device="cpu", weights=form) for f in (alone, tmp_path / "made"))
+    assert equal(one.parts.network.state_dict(), other.parts.network.state_dict())
+    assert load(tmp_path / "made", device="cpu").facts.weights == form
+    with pytest.raises(OSError, match="no file named"):
+        transformers_reasoner(tmp_path / "made")
+
+
 def test_parts_that_were_not_loaded_are_copied(nano_folder: Path, tmp_path: Path) -> None:
     parts = load_parts(nano_folder, device=torch.device("cpu"), dtype=torch.float32, want=())
     save.save_parts(parts, tmp_path / "made")
@@ -179,16 +202,16 @@ def write(state, path):
         os._exit(9)
     whole(state, path)
 shards.write_file = write
-convert(sys.argv[1], sys.argv[2], shard_bytes=60_000)
+convert(sys.argv[1], sys.argv[2], shard_bytes=60_000, weights=sys.argv[4] or None)
 """
 
 
-@pytest.mark.parametrize("after", [1, 7])
+@pytest.mark.parametrize(("after", "weights"), [(1, ""), (7, ""), (3, "int8")])
 def test_killing_a_conversion_leaves_nothing_that_looks_complete(
-    nano_folder: Path, tmp_path: Path, after: int
+    nano_folder: Path, tmp_path: Path, after: int, weights: str
 ) -> None:
     made = tmp_path / "made"
-    words = [sys.executable, "-c", KILLED, str(nano_folder), str(made), str(after)]
+    words = [sys.executable, "-c", KILLED, str(nano_folder), str(made), str(after), weights]
     assert subprocess.run(words, check=False, timeout=120).returncode == 9
     assert not made.exists()
     left = next(tmp_path.iterdir())
