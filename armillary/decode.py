@@ -1,4 +1,4 @@
-"""From scores to words: how the next token is chosen, where an answer stops, and text that comes in pieces.
+"""From scores to tokens: how the next one is chosen, where an answer stops, and strings found across pieces.
 
 Shape letters: A = tokens of the context, V = vocabulary, K = the likeliest of it.
 """
@@ -11,7 +11,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from armillary.codecs.text import Spelling, TextCodec
 from armillary.errors import BadRequest
 
 MOST_TOLD = 20  # alternatives of a token
@@ -31,7 +30,7 @@ class Sampling:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     seed: int = 0
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()  # end the answer, and are left out of it; thinking may hold them
     thinking_budget: int | None = None  # tokens of thinking, after which it is closed
     logprobs: int | None = None  # alternatives told with each token; None tells nothing
 
@@ -127,31 +126,6 @@ class Token:
     id: int
     finish: Finish | None = None
     logprobs: tuple[tuple[int, float], ...] = ()  # (token, logprob), this one first
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Text that one token completed: maybe none, never changed after. `finish` says why it is the last."""
-
-    text: str
-    finish: Finish | None = None
-
-
-class Speller:
-    """Text of tokens that come one by one, up to the first stop string wherever token borders fall.
-
-    A piece holds whole characters; what may begin a stop string waits until it is known not to.
-    """
-
-    def __init__(self, codec: TextCodec, stop: Sequence[str] = ()) -> None:
-        self._spelling, self._finder = Spelling(codec), Finder(stop)
-
-    def add(self, token: Token) -> Piece:
-        """What this token completes. Once a piece has a `finish`, nothing may follow."""
-        before, found = self._finder.add("" if token.finish == "stop" else self._spelling.add(token.id))
-        if found is not None:
-            return Piece(before, "stop")
-        return Piece(before + self._finder.close() if token.finish else before, token.finish)
 
 
 class Finder:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from armillary.codecs.text import TextCodec
-from armillary.decode import Finder, Piece, Sampler, Sampling, Speller, Token
+from armillary.codecs.text import Spelling, TextCodec
+from armillary.decode import Finder, Sampler, Sampling
 from armillary.errors import BadRequest
 from tests.oracles.fabricate_text import nano_tokenizer
 
@@ -79,45 +79,17 @@ def codec(tmp_path_factory: pytest.TempPathFactory) -> TextCodec:
     return TextCodec.load(folder)
 
 
-def spelled(codec: TextCodec, ids: list[int], stop: Sequence[str] = (), finish: str = "length") -> list[str]:
-    made = [Token(i) for i in ids[:-1]] + [Token(ids[-1], finish)]  # pyright: ignore[reportArgumentType]
-    speller, pieces = Speller(codec, stop), list[Piece]()
-    for token in made:
-        pieces.append(speller.add(token))
-        if pieces[-1].finish:
-            break
-    assert all(p.finish is None for p in pieces[:-1])
-    assert pieces[-1].finish is not None
-    return [p.text for p in pieces]
-
-
 def test_text_comes_in_whole_characters_and_once(codec: TextCodec) -> None:
-    text = "snow 雪, a fox 🦊🏽 and e\u0301"
-    pieces = spelled(codec, codec.encode(text))
-    assert "".join(pieces) == codec.decode(codec.encode(text))
+    text = "snow 雪, a fox 🦊🏽, 한글 ďá and e\u0301"
+    spelling, ids = Spelling(codec), codec.encode(text)
+    pieces = [spelling.add(i) for i in ids]
+    assert "".join(pieces) == codec.decode(ids)
     assert not any("\ufffd" in p for p in pieces)
-    assert len(pieces) == len(codec.encode(text))
 
 
 def test_a_character_cut_by_the_limit_is_left_out(codec: TextCodec) -> None:
-    ids = codec.encode("a🦊")
-    assert "".join(spelled(codec, ids[:-1])) == "a"
-
-
-def test_the_end_token_is_no_text(codec: TextCodec) -> None:
-    assert "".join(spelled(codec, [*codec.encode("done"), codec.eos], finish="stop")) == "done"
-
-
-@pytest.mark.parametrize("stop", ["END", "\n\n", "x E", "🦊!"])
-def test_text_ends_before_a_stop_string_wherever_token_borders_fall(codec: TextCodec, stop: str) -> None:
-    ids = codec.encode(f"one En E two{stop}never")
-    assert "".join(spelled(codec, ids, [stop, "unseen"])) == "one En E two"
-
-
-def test_what_only_begins_a_stop_string_comes_out_at_last(codec: TextCodec) -> None:
-    pieces = spelled(codec, codec.encode("one EN"), ["END"])
-    assert "".join(pieces) == "one EN"
-    assert pieces[-1].endswith("EN")
+    spelling = Spelling(codec)
+    assert "".join(spelling.add(i) for i in codec.encode("a🦊")[:-1]) == "a"
 
 
 def test_the_finder_finds_the_first_string_in_any_cutting() -> None:

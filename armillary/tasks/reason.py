@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from armillary.answers import Answer, TokenLogprob, Usage, find_marks
-from armillary.codecs.text import END_THINK, PADS, Message, TextCodec
-from armillary.decode import Finish, Sampling, Speller, Token
+from armillary.codecs.text import END_THINK, PADS, Message, Spelling, TextCodec
+from armillary.decode import Finder, Finish, Sampling, Token
 from armillary.errors import BadRequest
 from armillary.schema import Form, grammar, json_schema, parse
 from armillary.settle import Receipt
@@ -205,7 +205,7 @@ class _Writer:
 
     def __init__(self, asked: _Asked, sampling: Sampling, choice: int) -> None:
         self._asked, self._sampling, self._choice = asked, sampling, choice
-        self._speller = Speller(asked.text, sampling.stop)
+        self._spelling, self._stops = Spelling(asked.text), Finder(sampling.stop)
         self._split = ThinkSplitter(asked.talk.opens_thinking)
         self._calls_split = CallSplitter() if asked.tools else None
         self._form = Form(asked.text.schema_tokens, asked.grammar) if asked.grammar else None
@@ -245,17 +245,26 @@ class _Writer:
             self._thought += 1
         elif self._form:
             self._form.add(token.id)
-        piece, last = self._speller.add(token), _logprob(self._asked.text, token)
-        ended = piece.finish is not None
-        delta = replace(self._split.add(piece.text, last=ended), choice=self._choice, logprobs=last)
-        if self._form and thinking and delta.text:  # from the token that closed thinking
-            self._form.add_text(delta.text)
+        spelled = "" if token.finish == "stop" else self._spelling.add(token.id)
+        split = self._split.add(spelled, last=token.finish is not None)
+        if self._form and thinking and split.text:  # from the token that closed thinking
+            self._form.add_text(split.text)
+        text, finish = self._up_to_stop(split.text, token.finish)
+        calls: tuple[ToolCall, ...] = ()
         if self._calls_split:
-            words, calls = self._calls_split.add(delta.text, last=ended)
-            delta = replace(delta, text=words, calls=calls)
-        self._text, self._thinking = self._text + delta.text, self._thinking + delta.thinking
-        self._calls, self._logprobs = self._calls + delta.calls, [*self._logprobs, *last]
-        return replace(delta, answer=self._answer(piece.finish)) if piece.finish else delta
+            text, calls = self._calls_split.add(text, last=finish is not None)
+        last = _logprob(self._asked.text, token)
+        self._text, self._thinking = self._text + text, self._thinking + split.thinking
+        self._calls, self._logprobs = self._calls + calls, [*self._logprobs, *last]
+        delta = replace(split, text=text, calls=calls, choice=self._choice, logprobs=last)
+        return replace(delta, answer=self._answer(finish)) if finish else delta
+
+    def _up_to_stop(self, text: str, finish: Finish | None) -> tuple[str, Finish | None]:
+        """The answer's next text up to a stop string; what may begin one waits until it is known not to."""
+        before, stop = self._stops.add(text)
+        if stop is not None:
+            return before, "stop"
+        return before + self._stops.close() if finish else before, finish
 
     def _answer(self, finish: Finish) -> Answer:
         talk = self._asked.talk

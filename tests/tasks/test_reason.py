@@ -63,10 +63,14 @@ def say(monkeypatch: pytest.MonkeyPatch, parts: Parts, text: str, finish: Any = 
     class Said:
         """A decoder of one conversation."""
 
-        busy, free = True, 1
+        free = 1
 
         def __init__(self, *_: Any, **__: Any) -> None:
             self.left = list(said)
+
+        @property
+        def busy(self) -> bool:
+            return bool(self.left)
 
         def add(self, *_: Any, **__: Any) -> int:
             return 0
@@ -75,9 +79,7 @@ def say(monkeypatch: pytest.MonkeyPatch, parts: Parts, text: str, finish: Any = 
             self.left.clear()
 
         def step(self) -> list[tuple[int, Token]]:
-            token = self.left.pop(0)
-            self.busy = bool(self.left)
-            return [(0, token)]
+            return [(0, self.left.pop(0))]
 
     monkeypatch.setattr(armillary.tasks.reason, "Decoder", Said)
 
@@ -226,6 +228,48 @@ def test_thinking_is_separated_from_the_answer(
     assert (answer.thinking, answer.text, answer.finish_reason) == (thinking, text, finish)
 
 
+@pytest.mark.parametrize("stop", ["END", "\n\n", "x E", "🦊!", "two"])
+def test_an_answer_ends_before_a_stop_string_wherever_token_borders_fall(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, stop: str
+) -> None:
+    said = f"one En E {stop}never"
+    say(monkeypatch, parts, said)
+    deltas = list(stream(parts, user(ASK), sampling=Sampling(stop=(stop, "unseen"))))
+    assert "".join(delta.text for delta in deltas) == "one En E "
+    assert deltas[-1].answer is not None
+    assert (deltas[-1].answer.text, deltas[-1].answer.finish_reason) == ("one En E ", "stop")
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_what_only_begins_a_stop_string_comes_out_at_last(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, finish: str
+) -> None:
+    say(monkeypatch, parts, "one EN", finish)
+    deltas = list(stream(parts, user(ASK), sampling=Sampling(stop=("END",))))
+    answer = deltas[-1].answer
+    assert answer is not None
+    assert (answer.text, answer.finish_reason) == ("one EN", finish)
+    assert deltas[-1].text.endswith("EN")
+
+
+@pytest.mark.parametrize(
+    ("said", "finish", "thinking", "text"),
+    [
+        ("<think>Question: END?\n</think>\n\nblue END never", "stop", "Question: END?\n", "blue "),
+        ("<think>not yet EN</think>D, but END", "stop", "not yet EN", "D, but "),
+        ("<think>END</think>END", "stop", "END", ""),
+        ("<think>an END that goes on", "length", "an END that goes on", ""),
+        ("no thought END <think>", "stop", "", "no thought "),
+    ],
+)
+def test_a_stop_string_is_let_pass_in_thinking_and_ends_the_answer(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, said: str, finish: str, thinking: str, text: str
+) -> None:
+    say(monkeypatch, parts, said, finish)
+    answer = reason(parts, user(ASK), sampling=Sampling(stop=("END",)))
+    assert (answer.thinking, answer.text, answer.finish_reason) == (thinking, text, finish)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_thinking_splits_the_same_in_any_cutting(size: int) -> None:
     text = "<think> a </b> c </think>\n the answer </think> stays"
@@ -244,6 +288,9 @@ def test_a_template_that_opens_thinking_starts_inside_it(
     say(monkeypatch, edge, "it rolls</think>\nyes")
     answer = reason(edge, user(ASK))
     assert (answer.thinking, answer.text) == ("it rolls", "yes")
+    say(monkeypatch, edge, "it END</think>\nyes END no")
+    answer = reason(edge, user(ASK), sampling=Sampling(stop=("END",)))
+    assert (answer.thinking, answer.text) == ("it END", "yes ")
     say(monkeypatch, edge, "yes")
     assert reason(edge, user(ASK), flags={"enable_thinking": False}).text == "yes"
 
