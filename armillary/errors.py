@@ -21,6 +21,12 @@ class Cancelled(Exception):
     """The caller's `on_step` asked to stop; nothing was written."""
 
 
+def lacks_memory(error: BaseException) -> bool:
+    """Does an error say that there is not enough memory, the device's or the machine's?"""
+    said = ("out of memory", "can't allocate memory", "not enough memory")
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in said)
+
+
 def nearest(value: object, legal: Iterable[object], count: int = 2) -> list[str]:
     """The `count` legal choices closest to `value`: by distance for numbers, by spelling otherwise.
 

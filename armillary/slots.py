@@ -8,10 +8,14 @@ What a sequence says does not depend on what is decoded beside it, to the last b
   one shape every row is computed alike.
 - Each sequence attends to its own keys in a call of its own, and draws with a generator of its own.
 
+So a step that fails, for lack of memory or whatever it is, is made again for each of its sequences alone, and
+gives the same: only those fail that fail alone.
+
 Shape letters: A = tokens of a context, R = rows of a step, V = vocabulary, K = key heads, M = key rows, 3 =
 the mRoPE axes.
 """
 
+import gc
 import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
@@ -23,7 +27,7 @@ from torch import Tensor
 
 from armillary.attention import KV, Shelf, together
 from armillary.decode import Finish, Sampler, Sampling, Token, logprobs_of
-from armillary.errors import BadRequest
+from armillary.errors import BadRequest, lacks_memory
 from armillary.model import Network, Pass, Past
 from armillary.sequence import Context, Sample, Visual, pack
 
@@ -34,7 +38,8 @@ REMEMBERED = 16384  # tokens of contexts kept for others that begin alike
 ROWS, ROWS_CUDA = 8, 16  # of a step: on a CPU more cost time, on an accelerator sixteen cost what one does
 
 Keys = list[KV]  # one a block, of one sequence: what only the DM tower sees is not kept, no drawing follows
-Failure = FloatingPointError | BadRequest
+FAILURES = (FloatingPointError, BadRequest, MemoryError, RuntimeError)  # torch lacks memory as the last
+Failure = FloatingPointError | BadRequest | MemoryError | RuntimeError
 Told = list[tuple[int, Token | Failure]]  # with their tickets
 Allowed = Callable[[], Tensor | None]  # bool [V], the tokens that may come next; None is all
 
@@ -77,6 +82,10 @@ class Pieces:
         self._used += rows
         while self._used > self._limit:
             self._used -= len(self._kept.popitem(last=False)[1])
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self._used = 0
 
 
 @dataclass(eq=False)
@@ -171,7 +180,13 @@ class Decoder:
     def _read(self) -> Told:
         """One piece of the context whose turn it is; its first token, if that was the last one."""
         ticket, sequence = self._reading.popitem(last=False)
-        logits_V = _read_piece(self._network, sequence, self._pieces)
+        try:
+            logits_V = _read_piece(self._network, sequence, self._pieces).float().cpu()
+        except FAILURES as error:
+            failed = _light(error)
+            del sequence
+            self._make_room()
+            return [(ticket, failed)]
         if sequence.ends:
             self._reading[ticket] = sequence  # behind the others
             return []
@@ -185,17 +200,39 @@ class Decoder:
         cuda = any(s.context.ids_A.is_cuda for s in self._writing.values())
         rows = ROWS_CUDA if cuda else ROWS
         for start in range(0, len(tickets), rows):
-            some = tickets[start : start + rows]
-            told += self._choose(some, _write_row(self._network, [self._writing[t] for t in some], rows))
+            told += self._write_some(tickets[start : start + rows], rows)
         return told
+
+    def _write_some(self, tickets: Sequence[int], rows: int) -> Told:
+        """One token of each; if that fails, of each alone, those that take least memory first."""
+        try:
+            logits_SV = _write_row(self._network, [self._writing[t] for t in tickets], rows).float().cpu()
+        except FAILURES as error:
+            failed = _light(error)
+        else:
+            return self._choose(tickets, logits_SV)
+        if len(tickets) == 1:
+            del self._writing[tickets[0]]
+            self._make_room()
+            return [(tickets[0], failed)]
+        self._make_room()
+        narrow_first = sorted(tickets, key=lambda t: self._writing[t].keys[0].lengths[0])
+        return [told for ticket in narrow_first for told in self._write_some([ticket], rows)]
+
+    def _make_room(self) -> None:
+        """Give back what nobody needs: another may fit then."""
+        self._pieces.clear()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def _choose(self, tickets: Sequence[int], logits_SV: Tensor) -> Told:
         """The next token of each; what ends leaves its slot."""
         told: Told = []
-        for ticket, logits_V in zip(tickets, logits_SV.float().cpu(), strict=True):
+        for ticket, logits_V in zip(tickets, logits_SV, strict=True):
             try:
                 token = self._token(self._writing[ticket], logits_V)
-            except (FloatingPointError, BadRequest) as error:
+            except FAILURES as error:
                 token = error
             if isinstance(token, Failure) or token.finish:
                 del self._writing[ticket]
@@ -210,6 +247,11 @@ class Decoder:
         finish: Finish | None = "length" if sequence.written == how.max_tokens else None
         told = () if how.logprobs is None else logprobs_of(logits_V, sequence.token, how.logprobs)
         return Token(sequence.token, "stop" if sequence.token in self._eos else finish, told)
+
+
+def _light(error: Failure) -> Failure:
+    """An error that came from a lack of memory, without the frames that hold what was computed."""
+    return error.with_traceback(None) if lacks_memory(error) else error
 
 
 def piece_ends(length: int, cuts: Collection[int] = ()) -> list[int]:

@@ -1,6 +1,7 @@
 """The application: every route, what stands before them, and how an error looks."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -76,9 +77,11 @@ def create_app(world: World, settings: Settings) -> FastAPI:
     return app
 
 
-async def answer_error(_request: Request, error: Exception) -> Response:
+async def answer_error(request: Request, error: Exception) -> Response:
     """Whatever went wrong, in OpenAI's shape. Only this request failed; the next one is served."""
     status, said = explain(error)
+    if status >= 500:
+        logging.getLogger(__name__).error("%s %s", request.method, request.url.path, exc_info=error)
     return JSONResponse(said, status, getattr(error, "headers", None))
 
 

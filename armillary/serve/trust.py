@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from armillary.errors import BadRequest, Cancelled
+from armillary.errors import BadRequest, Cancelled, lacks_memory
 from armillary.serve.settings import Settings
 
 OPEN = ("/health",)
@@ -52,7 +52,7 @@ def explain(error: Exception) -> tuple[int, dict[str, Any]]:
         return CLIENT_LEFT, problem(CLIENT_LEFT, "cancelled", code="cancelled")
     if isinstance(error, FloatingPointError):
         return 500, problem(500, f"{error}; other requests are not affected", code="not_finite")
-    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+    if lacks_memory(error):
         return 500, problem(500, "not enough memory for this request; ask for less", code="out_of_memory")
     return 500, problem(500, "the server failed; its log says how", code="server_error")
 

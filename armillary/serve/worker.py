@@ -233,6 +233,7 @@ class Worker:
         for ticket, piece in told:
             if isinstance(piece, BaseException):
                 self._end(ticket, piece)
+                _forget(piece)
                 continue
             talk = self._talks[ticket]
             self.tokens += 1

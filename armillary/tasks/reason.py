@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -17,7 +18,7 @@ from armillary.errors import BadRequest
 from armillary.schema import Form, grammar, json_schema, parse
 from armillary.settle import Receipt
 from armillary.shards import read_json
-from armillary.slots import REMEMBERED, SLOTS, Decoder, Failure
+from armillary.slots import FAILURES, REMEMBERED, SLOTS, Decoder, Failure
 from armillary.tasks.deltas import CallSplitter, Delta, ThinkSplitter
 from armillary.tasks.messages import Conversation, converse
 from armillary.tasks.parts import Parts
@@ -93,12 +94,24 @@ class Reasoner:
         asked = _Asked(
             self._parts.text, vocabulary, ends, talk, schema, form, tools, receipt, dict(flags or {}), started
         )
-        own: list[int] = []
-        for choice in range(n):
-            seeded = replace(sampling, seed=(sampling.seed + choice) % 2**63)
-            writer = _Writer(asked, seeded, choice)
-            own.append(self._decoder.add(talk.context, seeded, cuts=talk.cuts, allowed=writer.allowed))
-            self._writers[own[-1]], writer.ticket = writer, own[0]
+        writers = [
+            _Writer(asked, replace(sampling, seed=(sampling.seed + choice) % 2**63), choice)
+            for choice in range(n)
+        ]
+        return self._begin(talk, writers)
+
+    def _begin(self, talk: Conversation, writers: Sequence["_Writer"]) -> int:
+        """Hand the answers to one conversation to the decoder, all of them or none."""
+        own, add = list[int](), partial(self._decoder.add, talk.context, cuts=talk.cuts)
+        try:
+            for writer in writers:
+                own += [add(writer.sampling, allowed=writer.allowed)]
+        except FAILURES:
+            for ticket in own:
+                self._decoder.cancel(ticket)
+            raise
+        for ticket, writer in zip(own, writers, strict=True):
+            self._writers[ticket], writer.ticket = writer, own[0]
         self._open[own[0]] = own
         return own[0]
 
@@ -122,7 +135,12 @@ class Reasoner:
                 self.cancel(writer.ticket)
                 told.append((writer.ticket, token))
                 continue
-            delta = writer.add(token)
+            try:
+                delta = writer.add(token)
+            except FAILURES as error:
+                self.cancel(writer.ticket)
+                told.append((writer.ticket, error))
+                continue
             told.append((writer.ticket, delta))
             if delta.answer:
                 self._end(own, writer.ticket)
@@ -204,7 +222,7 @@ class _Writer:
     ticket = 0  # of the conversation
 
     def __init__(self, asked: _Asked, sampling: Sampling, choice: int) -> None:
-        self._asked, self._sampling, self._choice = asked, sampling, choice
+        self._asked, self.sampling, self._choice = asked, sampling, choice
         self._spelling, self._stops = Spelling(asked.text), Finder(sampling.stop)
         self._split = ThinkSplitter(asked.talk.opens_thinking)
         self._calls_split = CallSplitter() if asked.tools else None
@@ -219,7 +237,7 @@ class _Writer:
 
     def allowed(self) -> Tensor | None:
         """Which tokens may come next: those of the schema, or the mark that ends thinking; None is all."""
-        budget = self._sampling.thinking_budget
+        budget = self.sampling.thinking_budget
         if self._split.thinking and budget is not None and self._thought >= budget and not self._closed:
             self._closed = True
             self._closing.extend(self._asked.text.encode(END_THINK))
@@ -298,14 +316,14 @@ class _Writer:
 
     def _receipt(self) -> dict[str, Any]:
         asked, now = self._asked, time.perf_counter()
-        told: dict[str, Any] = {"sampling": asdict(self._sampling), "flags": asked.flags}
+        told: dict[str, Any] = {"sampling": asdict(self.sampling), "flags": asked.flags}
         if asked.receipt is not None:
             tokens = {"context": len(asked.talk.context), "answer": self._count}
             seconds = {"read": self._read - asked.started, "write": now - self._read}
             told = asked.receipt.spent(tokens, seconds).to_dict()
             if "seed" in told["used"]:
-                told["used"] = {**told["used"], "seed": self._sampling.seed}
-        if self._sampling.thinking_budget is not None:
+                told["used"] = {**told["used"], "seed": self.sampling.seed}
+        if self.sampling.thinking_budget is not None:
             told["thinking"] = {"tokens": self._thought, "closed": self._closed}
         told["prompt"] = _shown(asked.text, asked.talk.context.ids_A.tolist())
         told["seen"] = [dict(s.receipt) for s in asked.talk.seen]

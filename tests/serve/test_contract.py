@@ -4,6 +4,7 @@ import base64
 import io
 import json
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -11,6 +12,7 @@ import openai
 import pytest
 from PIL import Image
 
+import armillary.slots
 from armillary.media.pictures import read_picture
 from armillary.sim import episode
 from armillary.world import World
@@ -254,3 +256,31 @@ def test_json_that_says_it_is_a_form_is_told_its_header(live: Live) -> None:
         )
     assert sent.status_code == 415
     assert "application/json" in sent.json()["error"]["message"]
+
+
+def test_a_request_that_lacks_memory_fails_alone(
+    live: Live, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two questions are answered together; what the longer one needs is not there."""
+    whole = armillary.slots._write_row
+
+    def short(network: Any, sequences: Any, rows: int) -> Any:
+        if any(len(s.context) > 100 for s in sequences):
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+        return whole(network, sequences, rows)
+
+    monkeypatch.setattr(armillary.slots, "_write_row", short)
+    client = live.openai()
+    long, brief = (
+        {"model": "pocket", "messages": [{"role": "user", "content": text}]}
+        for text in (QUESTION * 40, QUESTION)
+    )
+    with ThreadPoolExecutor(8) as clients:
+        fails = [clients.submit(client.chat.completions.create, **long) for _ in range(2)]
+        said = [clients.submit(client.chat.completions.create, **brief) for _ in range(4)]
+    for fail in fails:
+        assert isinstance(error := fail.exception(), openai.InternalServerError)
+        assert error.code == "out_of_memory"
+    assert {s.result().choices[0].message.content for s in said} == {world.reason(QUESTION).text}
+    monkeypatch.undo()
+    assert client.chat.completions.create(**long).choices[0].message.content
