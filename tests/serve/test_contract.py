@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +16,7 @@ from PIL import Image
 import armillary.slots
 from armillary.media.pictures import read_picture
 from armillary.sim import episode
+from armillary.slots import Decoder
 from armillary.world import World
 from tests.serve.conftest import Live
 
@@ -77,6 +79,36 @@ def test_an_answer_follows_a_json_schema(live: Live) -> None:
         model="pocket", input=QUESTION, text={"format": {"type": "json_schema", **form}}
     )
     assert same.output_text == said.choices[0].message.content
+
+
+def test_a_client_that_leaves_a_stream_stops_its_answer(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    step = Decoder.step
+
+    def counting(self: Decoder) -> object:
+        told = step(self)
+        written.append(len(told))
+        time.sleep(0.01)
+        return told
+
+    monkeypatch.setattr(Decoder, "step", counting)
+    long = {"type": "object", "properties": {"a": {"type": "string", "minLength": 400}}, "required": ["a"]}
+    body = {
+        "messages": [{"role": "user", "content": QUESTION}],
+        "stream": True,
+        "max_tokens": 400,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "long", "schema": long}},
+    }
+    with live.http() as http, http.stream("POST", "/v1/chat/completions", json=body) as said:
+        lines = said.iter_lines()
+        for _ in range(6):
+            next(lines)
+        before = sum(written)
+    time.sleep(0.5)  # fifty tokens' time
+    after = sum(written)
+    time.sleep(0.5)
+    assert sum(written) == after
+    assert 0 < before <= after < before + 25
 
 
 def test_the_chances_of_tokens_are_told(live: Live, world: World) -> None:
