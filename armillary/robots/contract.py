@@ -86,9 +86,10 @@ class Robot:
     the data set (`robot(name, width=...)`). columns, units: empty where not published; a unit "?" is not
     published. poses: how the poses among the columns are told (nine numbers each, see `poses.py`); None where
     there are none or it is not published. tier: which canvas its pictures are brought to; None keeps their
-    own size. scaled: whether units are scaled on the way in and restored on the way out; published models
-    take and give model units, so their statistics are for preparing data and nothing here applies them.
-    unknown: fields that are not published, whose values here are only the common ones.
+    own size, up to that of the checkpoint's usual clips. scaled: whether units are scaled on the way in and
+    restored on the way out; published models take and give model units, so their statistics are for preparing
+    data and nothing here applies them. unknown: fields that are not published, whose values here are only the
+    common ones.
     Raises BadRequest for a contract that contradicts itself.
     """
 

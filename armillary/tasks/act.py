@@ -20,6 +20,7 @@ from armillary.media import Clip
 from armillary.media.source import Pixels
 from armillary.prompts import VIEWPOINTS, action_caption
 from armillary.robots import Actions, Floats, Robot
+from armillary.tasks.defaults import defaults
 from armillary.tasks.denoise import (
     Contexts,
     SamplingOptions,
@@ -54,7 +55,9 @@ class _Job:
     def placement(self, frames_THW3: Pixels) -> Placement:
         """Where on which canvas frames of this size stand."""
         _, height, width, _ = frames_THW3.shape
-        return Placement.choose(height, width, self.robot.tier, self.factor)
+        row = defaults(self.parts.checkpoint, "video")
+        longest = max(row.height, row.width)
+        return Placement.choose(height, width, self.robot.tier, self.factor, longest=longest)
 
     def contexts(self, placement: Placement) -> Contexts:
         """The caption of one chunk. No system sentence: the model was trained without one here."""

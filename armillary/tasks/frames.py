@@ -41,14 +41,19 @@ class Placement:
     content_width: int
 
     @classmethod
-    def choose(cls, height: int, width: int, tier: int | None, factor: int) -> "Placement":
+    def choose(cls, height: int, width: int, tier: int | None, factor: int, *, longest: int) -> "Placement":
         """The tier's canvas of the nearest aspect; pictures are made smaller to fit, never larger.
 
-        tier None: the picture is the canvas; then BadRequest if a side is no multiple of `factor`.
+        tier None: the picture is the canvas. If a side is more than `longest`, both are made smaller, to
+        multiples of `factor`; else BadRequest for one that is none.
         """
         if tier is None:
-            check_size(height, width, factor)
-            return cls(height, width, height, width)
+            scale = longest / max(height, width)
+            if scale >= 1:
+                check_size(height, width, factor)
+                return cls(height, width, height, width)
+            high, wide = (max(1, round(scale * side / factor)) * factor for side in (height, width))
+            return cls(high, wide, high, wide)
         if tier not in TIERS:
             raise BadRequest("tier", tier, f"nearest are {', '.join(nearest(tier, TIERS))}")
         high, wide = min(TIERS[tier], key=lambda size: abs(size[0] / size[1] - height / width))

@@ -33,6 +33,7 @@ from armillary.settle import Receipt, settle_act, settle_generate, settle_reason
 from armillary.tasks.act import check_body, check_moving
 from armillary.tasks.defaults import VERSION, DrawTask, defaults, is_small
 from armillary.tasks.denoise import few_steps
+from armillary.tasks.frames import Placement
 from armillary.tasks.generate import Given
 from armillary.tasks.inputs import all_frames, fit_facts, picture, rate, read_given, require_rate
 from armillary.tasks.parts import require_listed
@@ -222,9 +223,21 @@ def acting(kind: type[Act], options: Mapping[str, Any], facts: Facts) -> Acting[
     if isinstance(request, PolicyRequest) and request.state is not None:
         body.check([request.state], field="state")
     if not isinstance(request, InverseDynamicsRequest):
-        return Acting(request, numbers, body, picture(request.image), receipt)
+        image = picture(request.image)
+        return Acting(request, numbers, body, image, _shrunk(receipt, "image", image, body, facts))
     require_rate(rate(request.video, "video"), body.fps, f"{body.name} acts {body.fps:g} times a second")
-    return Acting(request, numbers, body, check_moving(all_frames(request.video)), receipt)
+    frames = check_moving(all_frames(request.video))
+    return Acting(request, numbers, body, frames, _shrunk(receipt, "video", frames, body, facts))
+
+
+def _shrunk(receipt: Receipt, name: str, pixels: Pixels, body: Robot, facts: Facts) -> Receipt:
+    """The receipt, with a note if the pictures [..., H, W, 3] are looked at smaller than they came."""
+    height, width = pixels.shape[-3:-1]
+    placed = Placement.choose(height, width, body.tier, facts.space_factor, longest=max(facts.size))
+    if (placed.content_height, placed.content_width) == (height, width):
+        return receipt
+    made = {"asked": f"{width}x{height}", "made": f"{placed.content_width}x{placed.content_height}"}
+    return replace(receipt, rounded={**receipt.rounded, name: made})
 
 
 def _own_robot(domain: Any) -> Robot | None:

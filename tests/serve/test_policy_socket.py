@@ -87,3 +87,16 @@ def test_messages_that_are_no_observation_are_answered(live: Live) -> None:
             assert "message" in str(socket.recv())
         socket.send(msgpack.packb({"endpoint": "reset"}))
         assert msgpack.unpackb(socket.recv())["status"] == "reset successful"
+
+
+def test_what_a_camera_of_many_pixels_sees_costs_what_a_small_one_does(
+    client: WebsocketClientPolicy, world: World
+) -> None:
+    push = episode("push", 0, split="test")
+    large = push.picture().repeat(15, 0).repeat(20, 1)  # 960 x 1280
+    alone = world.policy(push.instruction, large, domain="tabletop", steps=1)
+    assert alone.receipt["rounded"]["image"] == {"asked": "1280x960", "made": "64x48"}
+    assert alone.clip is not None
+    assert alone.clip.frames.shape == (9, 48, 64, 3)
+    seen = {"observation/image": large, "prompt": push.instruction, "steps": 1}
+    assert (client.infer(seen)["actions"] == alone.values).all()

@@ -257,12 +257,16 @@ def test_pocket_is_small_and_quick(parts: Parts) -> None:
         ((720, 1280), 480, (480, 832, 468, 832)),
         ((480, 640), 480, (544, 736, 480, 640)),
         ((64, 64), None, (64, 64, 64, 64)),
+        ((16, 48), None, (16, 48, 16, 48)),
+        ((600, 600), None, (64, 64, 64, 64)),
+        ((1080, 1920), None, (32, 64, 32, 64)),
+        ((10, 1000), None, (16, 64, 16, 64)),
     ],
 )
 def test_canvases(size: tuple[int, int], tier: int | None, want: tuple[int, ...]) -> None:
-    assert tuple(vars(Placement.choose(*size, tier, 16)).values()) == want
+    assert tuple(vars(Placement.choose(*size, tier, 16, longest=64)).values()) == want
 
 
 def test_an_unknown_tier_names_its_neighbours() -> None:
     with pytest.raises(BadRequest, match="480"):
-        Placement.choose(64, 64, 500, 16)
+        Placement.choose(64, 64, 500, 16, longest=64)
