@@ -225,9 +225,9 @@ def four_step_like(folder: Path) -> Path:
     return folder
 
 
-def policy_like(folder: Path) -> Path:
+def policy_like(folder: Path, make: Callable[[Path], Path] = nano_like) -> Path:
     """A policy for one robot: the same network, marked as one that starts from the robot's state."""
-    nano_like(folder)
+    make(folder)
     write_json(folder / "checkpoint.json", {})
     return folder
 
@@ -239,7 +239,9 @@ MAKE: dict[str, Callable[[Path], Path]] = {
     "image-to-video without sight": partial(image_to_video_like, sees=False),
     "four-step": four_step_like,
     "policy": policy_like,
+    "edge-policy": partial(policy_like, make=edge_like),
 }
+VARIANTS = [kind for kind in MAKE if kind not in ("nano", "edge")]
 
 
 @cache

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from armillary.facts import Canvas
-from armillary.robots import robot
+from armillary.robots import Robot, robot
 from armillary.tasks.act import forward_dynamics, inverse_dynamics, policy
-from armillary.tasks.denoise import SamplingOptions
+from armillary.tasks.denoise import GridName, SamplingOptions
 from armillary.tasks.frames import TIERS
 from armillary.tasks.generate import Given, Made, generate
 from armillary.tasks.parts import Parts, load_parts
@@ -21,7 +21,7 @@ from armillary.wording import Wording
 
 KINDS = ("nano", "edge")
 PROMPT, NEGATIVE = "a red disc rolls right", "blurred"
-STEPS, SEED = 4, 5
+STEPS, SEED, SHIFT = 4, 5, 2.5
 LATENTS, PIXELS = 1e-4, 1  # largest differences allowed
 Diffusers = Callable[..., dict[str, Any]]
 
@@ -42,15 +42,18 @@ def parts(folder: Path) -> Parts:
 def theirs(folder: Path, diffusers_pipeline: Callable[[Path], Any]) -> Diffusers:
     """Runs diffusers' pipeline; `latents` are those after the last step."""
     pipeline = diffusers_pipeline(folder)
+    usual, own = pipeline.scheduler.config, pipeline.config.use_native_flow_schedule
 
-    def run(**arguments: Any) -> dict[str, Any]:
+    def run(grid: GridName | None = None, **arguments: Any) -> dict[str, Any]:
         seen: dict[str, Any] = {}
+        plain = {"use_karras_sigmas": False, "flow_shift": SHIFT} if grid else {}
+        pipeline.scheduler = type(pipeline.scheduler).from_config(usual, **plain)
+        pipeline.register_to_config(use_native_flow_schedule=grid == "native" if grid else own)
 
         def look(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
             seen.update(tensors)
             return dict(tensors)
 
-        scheduler = pipeline.scheduler
         result = pipeline(
             prompt=PROMPT,
             num_inference_steps=STEPS,
@@ -58,16 +61,20 @@ def theirs(folder: Path, diffusers_pipeline: Callable[[Path], Any]) -> Diffusers
             callback_on_step_end=look,
             **arguments,
         )
-        pipeline.scheduler = type(scheduler).from_config(scheduler.config)  # it keeps the state of a run
+        pipeline.scheduler = type(pipeline.scheduler).from_config(usual)  # it keeps the state of a run
+        pipeline.register_to_config(use_native_flow_schedule=own)
         frames = np.stack([np.asarray(f) for f in result.video])
         return {"latents": seen["latents"], "frames": frames, "sound": result.sound, "actions": result.action}
 
     return run
 
 
-def options(parts: Parts, guidance: float) -> SamplingOptions:
-    grid = "native" if parts.checkpoint.is_edge else "karras"
-    return SamplingOptions(STEPS, guidance, seed=SEED, grid=grid, noise="diffusers")
+def options(parts: Parts, guidance: float, grid: GridName | None = None) -> SamplingOptions:
+    """As the checkpoint's own files tell diffusers to, or on another grid."""
+    own: GridName = "native" if parts.checkpoint.is_edge else "karras"
+    return SamplingOptions(
+        STEPS, guidance, SHIFT if grid else None, seed=SEED, grid=grid or own, noise="diffusers"
+    )
 
 
 def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -105,11 +112,6 @@ GENERATE: dict[str, tuple[tuple[int, int, int], Given]] = {
 }
 
 
-@pytest.mark.parametrize("folder", ["image-to-video", "policy"], indirect=True)
-def test_what_was_saved_generates_the_same(parts: Parts, theirs: Diffusers) -> None:
-    test_generation(parts, theirs, "from a picture", 6.0)
-
-
 @pytest.mark.parametrize("folder", ["four-step"], indirect=True)
 @pytest.mark.parametrize("case", ["picture", "from a picture"])
 def test_a_saved_student_takes_the_same_four_steps(
@@ -145,10 +147,22 @@ def test_a_saved_student_takes_the_same_four_steps(
 @pytest.mark.parametrize("guidance", [1.0, 6.0])
 @pytest.mark.parametrize("case", GENERATE)
 def test_generation(parts: Parts, theirs: Diffusers, case: str, guidance: float) -> None:
-    (frames, height, width), given = GENERATE[case]
+    generates_the_same(parts, theirs, *GENERATE[case], guidance)
+
+
+def generates_the_same(
+    parts: Parts,
+    theirs: Diffusers,
+    size: tuple[int, int, int],
+    given: Given,
+    guidance: float,
+    grid: GridName | None = None,
+) -> None:
+    """size: frames, height and width."""
+    frames, height, width = size
     canvas = Canvas(frames=frames, fps=10.0, width=width, height=height)
-    words = Wording(PROMPT, NEGATIVE if guidance != 1 else "")
-    ours = generate(parts, words, canvas=canvas, given=given, options=options(parts, guidance))[0]
+    words, run = Wording(PROMPT, NEGATIVE if guidance != 1 else ""), options(parts, guidance, grid)
+    ours = generate(parts, words, canvas=canvas, given=given, options=run)[0]
     conditions: dict[str, Any] = {}
     if given.image is not None:
         conditions = {"image": Image.fromarray(given.image)}
@@ -159,6 +173,7 @@ def test_generation(parts: Parts, theirs: Diffusers, case: str, guidance: float)
             "condition_video_keep": given.keep,
         }
     want = theirs(
+        grid,
         negative_prompt=NEGATIVE,
         num_frames=frames,
         height=height,
@@ -200,25 +215,41 @@ def test_canvases_are_the_published_ones() -> None:
     assert {int(tier): tuple(bins.values()) for tier, bins in _ACTION_RESOLUTION_BINS.items()} == TIERS
 
 
-@pytest.mark.parametrize("guidance", [1.0, 6.0])
-@pytest.mark.parametrize("case", ["small picture", "mirrored", "made smaller"])
-def test_actions(
-    parts: Parts, theirs: Diffusers, case: str, guidance: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def small_tier(monkeypatch: pytest.MonkeyPatch) -> None:
     from diffusers.pipelines.cosmos import pipeline_cosmos3_omni as published
 
     monkeypatch.setitem(TIERS, 256, SMALL_TIER)
     monkeypatch.setitem(published._ACTION_RESOLUTION_BINS, "256", {str(h / w): (h, w) for h, w in SMALL_TIER})
-    (height, width), body = BODIES[case]
+
+
+@pytest.mark.usefixtures("small_tier")
+@pytest.mark.parametrize("guidance", [1.0, 6.0])
+@pytest.mark.parametrize("case", BODIES)
+def test_actions(parts: Parts, theirs: Diffusers, case: str, guidance: float) -> None:
+    acts_the_same(parts, theirs, *BODIES[case], guidance)
+
+
+def acts_the_same(
+    parts: Parts,
+    theirs: Diffusers,
+    size: tuple[int, int],
+    body: Robot,
+    guidance: float,
+    grid: GridName | None = None,
+) -> None:
+    """Forward dynamics, policy and inverse dynamics. size: height and width of what is seen."""
+    from diffusers.pipelines.cosmos.pipeline_cosmos3_omni import CosmosActionCondition
+
     body = replace(body, chunk=4, tier=256, view="third_person_view")
-    frames, run = clip(5, height, width), options(parts, guidance)
+    frames, run = clip(5, *size), options(parts, guidance, grid)
     given = np.random.default_rng(1).normal(size=(4, body.width or 0)).astype(np.float32)
 
     def want(mode: Any, **conditions: Any) -> dict[str, Any]:
-        action = published.CosmosActionCondition(
+        action = CosmosActionCondition(
             mode, 4, body.name, resolution_tier=256, view_point=body.view, **conditions
         )
-        return theirs(action=action, fps=body.fps, guidance_scale=guidance, use_system_prompt=False)
+        return theirs(grid, action=action, fps=body.fps, guidance_scale=guidance, use_system_prompt=False)
 
     image = Image.fromarray(frames[0])
     forward = forward_dynamics(parts, frames[0], given, body, prompt=PROMPT, options=run)

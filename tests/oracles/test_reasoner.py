@@ -15,7 +15,7 @@ from armillary.sequence import Sample, pack
 from armillary.tasks.messages import Conversation, converse
 from armillary.tasks.parts import Parts, load_parts
 from tests.decoding import decode
-from tests.oracles.fabricate import MAKE, transformers_reasoner
+from tests.oracles.fabricate import MAKE, VARIANTS, transformers_reasoner
 
 
 def picture(height: int, width: int, seed: int) -> Any:
@@ -99,7 +99,7 @@ def test_logits_equal_those_of_transformers(both: tuple[Parts, Any], case: str) 
     assert (got_AV - want_AV).abs().max() / want_AV.abs().max() <= 1e-5
 
 
-@pytest.mark.parametrize("kind", ["image-to-video", "image-to-video without sight", "four-step", "policy"])
+@pytest.mark.parametrize("kind", VARIANTS)
 def test_logits_of_what_was_saved_equal_those_of_transformers(
     written: Callable[[str], tuple[Path, Path]], kind: str
 ) -> None:

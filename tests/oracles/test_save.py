@@ -20,7 +20,7 @@ from armillary.shards import Source, write_json
 from armillary.tasks import save
 from armillary.tasks.parts import load_parts
 from armillary.weights import TRANSFORMER
-from tests.oracles.fabricate import quiet, transformers_reasoner
+from tests.oracles.fabricate import VARIANTS, quiet, transformers_reasoner
 from tests.oracles.test_layouts import (
     edit,
     in_framework_words,
@@ -88,7 +88,7 @@ def test_a_world_saves_what_it_read(original: Path, tmp_path: Path) -> None:
     assert equal(stored(tmp_path / "made"), stored(original))
 
 
-@pytest.mark.parametrize("kind", ["image-to-video", "image-to-video without sight", "four-step", "policy"])
+@pytest.mark.parametrize("kind", VARIANTS)
 def test_every_variant_is_written_as_it_was_and_loads_everywhere(
     written: Callable[[str], tuple[Path, Path]], kind: str, tmp_path: Path
 ) -> None:

@@ -170,7 +170,8 @@ def _vision(pipeline: Any, latents: Latents, start: int, length: int) -> dict[st
 CASES = [("nano", name) for name in LAYOUTS]
 CASES += [("edge", name) for name, layout in LAYOUTS.items() if layout.sound_SL is None]
 CASES += [("image-to-video", name) for name in ("picture", "first frame", "clip of odd size")]
-CASES += [("four-step", "first frame"), ("policy", "policy from a state"), ("policy", "forward dynamics")]
+CASES += [("four-step", "first frame")]
+CASES += [(f, n) for f in ("policy", "edge-policy") for n in ("policy from a state", "forward dynamics")]
 
 
 @pytest.mark.parametrize(("folder", "layout"), CASES, indirect=["folder"])
