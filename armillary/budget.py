@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import torch
+
 from armillary.codecs.wan_sizes import decoder_levels, decoding_bytes, encoding_bytes
 from armillary.codecs.wan_tiles import tile_side
 from armillary.codecs.wan_vae import WanVAEConfig
-from armillary.memory import MODES, Choice, Mode, Weights, gigabytes
+from armillary.lowbit import BUFFER, Form
+from armillary.memory import MODES, Choice, Mode, Weights, decoding_room, gigabytes
 from armillary.model import Config
 from armillary.sequence import Pack
 from armillary.slots import ROOM
@@ -85,13 +88,21 @@ class Job:
     looked: int  # patches of the vision tower
     sound: tuple[int, int]  # channels of the audio decoder's last level, samples
     tile: int | None  # latents on the side of a tile that is decoded at a time
+    widened: int  # numbers of low-bit weights that are widened at a time
+    reserved: int  # rows behind a context that take memory before they are written
 
     @classmethod
-    def of(cls, parts: Parts, pack: Pack, used: Mapping[str, Any], *, itemsize: int, room: int) -> "Job":
-        """A pack that `parts`, with or without weights, were given for a request that settled on `used`.
-
-        room: bytes in which a latent frame can be decoded.
-        """
+    def of(
+        cls,
+        parts: Parts,
+        pack: Pack,
+        used: Mapping[str, Any],
+        *,
+        itemsize: int,
+        device: torch.device,
+        weights: Form | None,
+    ) -> "Job":
+        """A pack that `parts`, with or without weights, were given for a request that settled on `used`."""
         visual, sounds = pack.visual(), [s for s in pack.samples[0].segments if s.kind == "sound"]
         looked = 0 if visual is None or parts.sight is None else len(visual.rows_V) * parts.sight.merge**2
         sound = (0, 0)
@@ -99,10 +110,12 @@ class Job:
             sound = parts.audio.config.dec_dim, len(sounds[0]) * parts.audio.hop
         checkpoint, video = parts.checkpoint, parts.video and parts.video.config
         patch = checkpoint.traits.latent_patch_size
-        job = cls(pack, used, checkpoint.config, video, patch, looked, sound, None)
+        c, on_cpu = checkpoint.config, device.type == "cpu"  # there, memory is what was written to
+        widened = 0 if weights is None else min(BUFFER if on_cpu else c.mlp * c.width, c.mlp * c.width)
+        job = cls(pack, used, c, video, patch, looked, sound, None, widened, 0 if on_cpu else ROOM)
         if video is None or job.answers:
             return job
-        return replace(job, tile=tile_side(video, *job.latents[1:], itemsize, room))
+        return replace(job, tile=tile_side(video, *job.latents[1:], itemsize, decoding_room(device)))
 
     @property
     def tokens(self) -> dict[str, int]:
@@ -149,10 +162,12 @@ Moment = tuple[str, int, int]  # name, bytes kept, bytes being worked on
 def _answering(job: Job, itemsize: int) -> list[Moment]:
     count, c = sum(job.pack.lengths_A), job.config
     token, scores = _kept(c, itemsize), c.vocabulary * (itemsize + 4)
-    read = 2 * count + ROOM, _block(c, count, itemsize) + scores
+    widened = job.widened * itemsize
+    read = 2 * count + job.reserved, _block(c, count, itemsize) + scores + widened
     looking = [("look", 0, _looking(job, itemsize))] if job.looked else []
-    grown = count + ROOM + max(0, int(job.used["max_tokens"]) - ROOM)
-    return [("load", 0, 0), *looking, ("read", read[0] * token, read[1]), ("answer", grown * token, scores)]
+    grown = count + max(job.reserved, int(job.used["max_tokens"]))
+    answering = "answer", grown * token, scores + widened
+    return [("load", 0, 0), *looking, ("read", read[0] * token, read[1]), answering]
 
 
 def _drawing(job: Job, itemsize: int) -> list[Moment]:
@@ -166,8 +181,9 @@ def _drawing(job: Job, itemsize: int) -> list[Moment]:
     if frames:
         bytes_ = encoding_bytes(job.video, frames, h * side, w * side, itemsize) + 4 * pixels * frames
         moments.append(("encode", 0, bytes_))
-    moments.append(("read", read * token, _block(c, read, itemsize)))
-    moments.append(("draw", (2 * read + drawn) * token, _block(c, drawn, itemsize)))
+    widened = job.widened * itemsize
+    moments.append(("read", read * token, _block(c, read, itemsize) + widened))
+    moments.append(("draw", (2 * read + drawn) * token, _block(c, drawn, itemsize) + widened))
     if job.used.get("decode", True):
         made = pixels * (1 + 4 * (time - 1))
         rows, columns = (side if job.tile is None else min(side, job.tile) for side in (h, w))

@@ -21,7 +21,7 @@ from armillary.layout import Layout
 from armillary.layout.blank import Shown, blank_parts
 from armillary.locate import JSON_FILES, files_for, find_device, find_dtype, locate
 from armillary.lowbit import Form, check_form
-from armillary.memory import Mode, check_mode, choose, decoding_room, free_bytes
+from armillary.memory import Mode, check_mode, choose, free_bytes
 from armillary.sequence import Pack, Sample, pack
 from armillary.settle import Receipt
 from armillary.shards import SHARD_LIMIT
@@ -174,8 +174,8 @@ def plan(
     weights = parts.checkpoint.quantised.settle(weights)
     weighed = weigh(parts.checkpoint, kind, weights)
     mapped = weigh_mapped(parts.checkpoint, kind, weights, where)
-    room, size = decoding_room(where), kind.itemsize
-    job = Job.of(parts, given, receipt.used, itemsize=size, room=room)
+    size = kind.itemsize
+    job = Job.of(parts, given, receipt.used, itemsize=size, device=where, weights=weights)
     return Plan(
         task,
         name,

@@ -2,9 +2,9 @@
 
     make bench-memory
 
-On a checkpoint of 1.6 GB with random weights, written for this and removed, read as float32. Each mode and
-task has a process of its own, in which large pieces of memory go back to the system when they are freed
-(MALLOC_MMAP_THRESHOLD_): else glibc keeps up to a few hundred megabytes of them.
+On a checkpoint of 1.6 GB with random weights and its copy in int8, written for this and removed, read as
+float32. Each mode and task has a process of its own, in which large pieces of memory go back to the system
+when they are freed (MALLOC_MMAP_THRESHOLD_): else glibc keeps up to a few hundred megabytes of them.
 """
 
 import argparse
@@ -94,23 +94,28 @@ def main() -> None:
     if given.run:
         print(json.dumps(run(*given.run)))
         return
-    wrong = False
     with tempfile.TemporaryDirectory(prefix="armillary-memory-") as folder:
-        write_random(Path(folder), CONFIG, SIGHT, VIDEO, SOUND)
-        for task, asked in ASKED.items():
-            planned = armillary.plan(task, folder, device="cpu", dtype="float32", **asked)
-            for mode in MODES:
-                command = [sys.executable, __file__, "--run", folder, task, mode]
-                settings = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
-                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=settings)
-                found = json.loads(done.stdout.splitlines()[-1])
-                for stage in planned.stages[mode]:
-                    measured = found[stage.name]
-                    off = stage.own / measured - 1
-                    wrong |= abs(off) > TOLERANCE
-                    told = f"planned {stage.own / 1e6:7.1f} MB, measured {measured / 1e6:7.1f} MB, {off:+.1%}"
-                    print(f"{task:8} {mode:8} {stage.name:6} {told}", flush=True)
-    sys.exit(int(wrong))
+        plain, rounded = Path(folder) / "bf16", Path(folder) / "int8"
+        write_random(plain, CONFIG, SIGHT, VIDEO, SOUND)
+        armillary.convert(plain, rounded, weights="int8")
+        found = [compare(each, task, mode) for each in (plain, rounded) for task in ASKED for mode in MODES]
+    sys.exit(int(max(found) > TOLERANCE))
+
+
+def compare(folder: Path, task: str, mode: Mode) -> float:
+    """Print a line for each stage. Returns the largest relative difference."""
+    planned = armillary.plan(task, folder, device="cpu", dtype="float32", **ASKED[task])
+    command = [sys.executable, __file__, "--run", str(folder), task, mode]
+    settings = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=settings)
+    found, most = json.loads(done.stdout.splitlines()[-1]), 0.0
+    for stage in planned.stages[mode]:
+        measured = found[stage.name]
+        off = stage.own / measured - 1
+        most = max(most, abs(off))
+        told = f"planned {stage.own / 1e6:7.1f} MB, measured {measured / 1e6:7.1f} MB, {off:+.1%}"
+        print(f"{folder.name} {task:8} {mode:8} {stage.name:6} {told}", flush=True)
+    return most
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def test_the_plan_says_so_beforehand(network: WanVAE, monkeypatch: pytest.Monkey
     asked: dict[str, Any] = {"prompt": "a disc", "frames": 1, "size": "256x256"}
     assert plan("generate", POCKET, **asked).tile is None
     few = decoding_bytes(network.config, 12, 12, 4)
-    monkeypatch.setattr("armillary.loading.decoding_room", Room(few))
+    monkeypatch.setattr("armillary.budget.decoding_room", Room(few))
     found = plan("generate", POCKET, device="cpu", **asked)
     assert found.tile == 12
     assert "in tiles of 12x12 latents" in found.table()
