@@ -52,7 +52,7 @@ def distance(shape: Shape, centre_T2: Floats) -> Floats:
     return np.maximum(side, y_TH1 - np.float32(height))
 
 
-def _trail(centre_T2: Floats, velocity_T2: Floats) -> Floats:
+def trail(centre_T2: Floats, velocity_T2: Floats) -> Floats:
     """Opacity [T, H, W] of the streak behind a sliding object, fading with distance; none at rest."""
     speed_T = np.hypot(velocity_T2[:, 0], velocity_T2[:, 1])
     along_T2 = velocity_T2 / np.maximum(speed_T, np.float32(1e-6))[:, None]
@@ -105,7 +105,7 @@ def draw(
     if background == "ice" and velocities is not None:
         for i in range(len(objects)):
             if np.any(velocities[:, i]):
-                _paint(canvas_THWC, _trail(positions[:, i], velocities[:, i]), TRAIL_COLOUR)
+                _paint(canvas_THWC, trail(positions[:, i], velocities[:, i]), TRAIL_COLOUR)
         edge = int(WALL)
         inner_THWC = canvas_THWC[:, edge:-edge, edge:-edge].copy()
         canvas_THWC[:] = ground_HWC

@@ -14,9 +14,10 @@ from typing import Final
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from armillary.sim.drawing import COLOURS
+from armillary.sim.drawing import COLOURS, trail
 from armillary.sim.physics import EXTENTS, SIZE, Event
 from armillary.sim.recording import Recording
 
@@ -24,7 +25,8 @@ SIDE: Final = 8  # tokens along each side of a picture
 CELL: Final = SIZE / SIDE  # px
 REACH: Final = 2.0  # px around its box in which a token still belongs to an object
 _SHAPES, _COLOURS = list(EXTENTS), list(COLOURS)
-_SIZES = (1, len(_SHAPES), len(_COLOURS), 6, 4)  # present, shape, colour, where and whither, hits
+_SIZES = (1, 1, len(_SHAPES), len(_COLOURS), 6, 4)  # present, trail, shape, colour, motion, hits
+_TRAIL = 0.3  # share of a token's cell that a trail must cover
 WIDTH: Final = sum(_SIZES)
 
 
@@ -33,6 +35,7 @@ class Truth:
     """Of every visual token of one picture or clip, slice after slice, row after row."""
 
     present_V: Tensor  # bool: is there an object?
+    trail_V: Tensor  # bool: is there a trail? Its tokens are told about the object that drew it
     shape_V: Tensor  # index, or -1: none, or not to be told
     colour_V: Tensor
     motion_V6: Tensor  # from the token to the object, its way since the first frame, its velocity; in cells
@@ -55,8 +58,8 @@ def truth(
     to_TVn2 = places_Tn2[:, None] - grid_V2[None, :, None]
     reach_n2 = np.array([EXTENTS[o.shape] for o in e.objects]) + REACH
     share_TVn = (np.abs(to_TVn2) / reach_n2).max(axis=-1)  # of the way from the object's middle to its border
-    owner_TV = share_TVn.argmin(axis=-1)
-    present_TV = share_TVn.min(axis=-1) <= 1
+    present_TV, trail_TVn = share_TVn.min(axis=-1) <= 1, _trails(e, slices) > _TRAIL
+    owner_TV = np.where(trail_TVn, np.minimum(share_TVn, 1), share_TVn).argmin(axis=-1)
     pick = (np.arange(len(slices))[:, None], owner_TV)
     way_Tn2 = places_Tn2 - e.positions[0]
     to_TV2 = np.take_along_axis(to_TVn2, owner_TV[..., None, None], axis=2)[:, :, 0]
@@ -69,11 +72,21 @@ def truth(
     hits_TnK = np.array([[_hits(e.events, i, s[-1] / e.fps) for i in range(len(e.objects))] for s in slices])
     return Truth(
         torch.from_numpy(present_TV.flatten()),
+        torch.from_numpy(trail_TVn.any(axis=-1).flatten()),
         torch.from_numpy(shape_TV.flatten()),
         torch.from_numpy(colour_TV.flatten()),
         torch.from_numpy(motion.reshape(-1, 6)).float(),
         torch.from_numpy(hits_TnK[pick].reshape(-1, _SIZES[-1])).float(),
     )
+
+
+def _trails(e: Recording, slices: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    """How much of every token's cell the trail of each object covers in the last frame: [T, V, n]."""
+    last = [s[-1] for s in slices]
+    drawn = [trail(e.positions[last, i], e.velocities[last, i]) for i in range(len(e.objects))]
+    cells_nTrycx = np.stack(drawn).reshape(len(drawn), len(last), SIDE, SIZE // SIDE, SIDE, SIZE // SIDE)
+    shares_nTV = (cells_nTrycx > 0).mean(axis=(3, 5)).reshape(len(drawn), len(last), -1)
+    return shares_nTV.transpose(1, 2, 0) * (e.background == "ice")
 
 
 def _hits(events: Sequence[Event], index: int, now: float) -> list[bool]:
@@ -86,17 +99,22 @@ def _hits(events: Sequence[Event], index: int, now: float) -> list[bool]:
     ]
 
 
-def dense_loss(told_VX: Tensor, right: Truth) -> Tensor:
-    """How far what a head tells of every token [V, WIDTH] is from the truth, a number."""
-    present, shape, colour, motion, hits = told_VX.float().split(_SIZES, dim=1)
-    there = right.present_V
-    return (
-        F.binary_cross_entropy_with_logits(present[:, 0], there.float())
+def dense_loss(told_VX: Tensor, right: Truth, *, watched: bool) -> Tensor:
+    """How far what a head tells of every token [V, WIDTH] is from the truth, a number. Without `watched` the
+    way and the hits do not count: one slice does not show them."""
+    present, streak, shape, colour, motion, hits = told_VX.float().split(_SIZES, dim=1)
+    there = right.present_V | right.trail_V
+    off = F.smooth_l1_loss(motion[there], right.motion_V6[there], beta=0.1, reduction="none").mean(0)
+    loss = (
+        F.binary_cross_entropy_with_logits(present[:, 0], right.present_V.float())
+        + F.binary_cross_entropy_with_logits(streak[:, 0], right.trail_V.float())
         + _named(shape, right.shape_V)
         + _named(colour, right.colour_V)
-        + 2 * F.smooth_l1_loss(motion[there], right.motion_V6[there], beta=0.2)
-        + F.binary_cross_entropy_with_logits(hits[there], right.hits_VK[there])
+        + 4 * (off[:2].mean() + off[4:].mean())
     )
+    if not watched:
+        return loss
+    return loss + 4 * off[2:4].mean() + F.binary_cross_entropy_with_logits(hits[there], right.hits_VK[there])
 
 
 def _named(logits: Tensor, right_V: Tensor) -> Tensor:

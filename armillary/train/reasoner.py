@@ -49,7 +49,7 @@ READING_MOTION = {"shape": 1.0, "colour": 1.0, "which way": 2.0, "what does it h
     "structured caption": 3.0
 }
 STRANGE = 0.5  # share of the lessons on what stands where that show things without a name
-DENSE = 0.15  # weight of what is told of every visual token
+DENSE = 0.3  # weight of what is told of every visual token
 SEEING_FIRST = 0.45  # share of the run in which most lessons only ask what stands where
 
 
@@ -184,8 +184,13 @@ def lesson_loss(model: Pocket, lesson: Lesson, spell: Speller) -> tuple[Tensor, 
     read = read_shown(model, lesson.shown, spell)
     loss, marks = answer_loss(model, lesson, read, spell)
     truths = [s.truth for s in lesson.shown if s.truth is not None]
-    told = [tell(seen_VE) for tell, seen_VE in zip(model.tell, read.seen_VE, strict=False)]
-    dense = sum((dense_loss(x, Truth.join(truths)) for x in told), loss.new_zeros(()))
+    dense = loss.new_zeros(())
+    if truths:
+        (seen_VX, thought_VX), right = (
+            (tell(x) for tell, x in zip(model.tell, read.seen_VE, strict=True)),
+            Truth.join(truths),
+        )
+        dense = dense_loss(seen_VX, right, watched=False) + dense_loss(thought_VX, right, watched=True)
     return loss, dense, marks
 
 

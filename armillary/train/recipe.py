@@ -32,6 +32,7 @@ from armillary.train.layout import Pocket, build_tokenizer, write_checkpoint, wr
 from armillary.train.look import draw_samples
 from armillary.train.loop import Job, Look, Schedule, read_state, train
 from armillary.train.reasoner import ReasonerJob
+from armillary.train.sight import SightJob
 from armillary.train.video import VideoJob, pocket_video_config
 from armillary.weights import TRANSFORMER
 
@@ -67,10 +68,15 @@ class AudioStage(Training):
     clips: int = 8
 
 
+class SightStage(Training):
+    kind: Literal["sight"]
+    pictures: int = 24
+
+
 class ReasonerStage(Training):
     kind: Literal["reasoner"]
     pictures: int = 16
-    clips: int = 6
+    clips: int = 8
     asked: int = 4
 
 
@@ -98,7 +104,14 @@ class TokenizerStage(_Strict):
 
 
 Stage = Annotated[
-    TokenizerStage | VideoStage | AudioStage | ReasonerStage | CacheStage | GeneratorStage | JointStage,
+    TokenizerStage
+    | VideoStage
+    | AudioStage
+    | SightStage
+    | ReasonerStage
+    | CacheStage
+    | GeneratorStage
+    | JointStage,
     Field(discriminator="kind"),
 ]
 
@@ -107,6 +120,7 @@ KINDS: dict[str, type[_Strict]] = {
     "tokenizer": TokenizerStage,
     "video": VideoStage,
     "audio": AudioStage,
+    "sight": SightStage,
     "reasoner": ReasonerStage,
     "cache": CacheStage,
     "generator": GeneratorStage,
@@ -275,10 +289,14 @@ def cache_stage(run: Run, stage: CacheStage) -> None:
     _write_codec(video, config.to_dict(), run.checkpoint / "vae")
 
 
+def sight_stage(run: Run, stage: SightStage) -> None:
+    run.train(SightJob(Pocket(run.recipe.seed), pictures=stage.pictures), stage, "sight")
+
+
 def reasoner_stage(run: Run, stage: ReasonerStage) -> None:
-    job = ReasonerJob(
-        Pocket(run.recipe.seed), run.codec(), pictures=stage.pictures, clips=stage.clips, asked=stage.asked
-    )
+    model = Pocket(run.recipe.seed)
+    model.load_state_dict(_average(run.folder / "sight"))
+    job = ReasonerJob(model, run.codec(), pictures=stage.pictures, clips=stage.clips, asked=stage.asked)
     run.train(job, stage, "reasoner")
 
 
@@ -300,6 +318,7 @@ _STAGES: dict[str, Callable[[Run, Any], None]] = {
     "video": video_stage,
     "audio": audio_stage,
     "cache": cache_stage,
+    "sight": sight_stage,
     "reasoner": reasoner_stage,
     "generator": generator_stage,
     "joint": joint_stage,

@@ -1,6 +1,7 @@
 """What the reasoner is taught: seeing, watching, reading, things without a name, and every token's truth."""
 
 import colorsys
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -85,6 +86,19 @@ def test_the_truth_of_a_token_leads_to_its_object() -> None:
     assert per_slice.flatten(1).any(1).all()
 
 
+def test_a_trail_is_told_behind_what_slides_with_its_speed() -> None:
+    e = next(e for s in range(50) if len((e := episode("slide", s)).objects) == 1)
+    right = truth(e, [[0]])
+    streak = right.trail_V & ~right.present_V
+    velocity = torch.from_numpy(e.velocities[0, 0])
+    assert streak.any()
+    assert torch.allclose(
+        right.motion_V6[streak, 4:] * 8 / 4 * e.fps, velocity.expand(int(streak.sum()), 2), atol=1e-3
+    )
+    assert (right.motion_V6[streak, :2] @ velocity > 0).all()
+    assert not truth(episode("wander", 0), [[0]]).trail_V.any()
+
+
 def test_hits_are_told_from_their_frame_on() -> None:
     e = next(e for s in range(50) if (e := episode("slide", s)).events and len(e.objects) == 2)
     when = e.events[0].time
@@ -101,10 +115,23 @@ def test_hits_are_told_from_their_frame_on() -> None:
 def test_what_tells_the_truth_has_no_loss() -> None:
     right = truth(episode("still", 3), [[0]])
     told = torch.zeros(SIDE * SIDE, WIDTH)
-    told[:, 0] = right.present_V * 60.0 - 30
-    for start, names in ((1, right.shape_V), (4, right.colour_V)):
+    told[:, 0], told[:, 1] = right.present_V * 60.0 - 30, right.trail_V * 60.0 - 30
+    for start, names in ((2, right.shape_V), (5, right.colour_V)):
         known = names >= 0
         told[known, start + names[known]] = 30
-    told[:, 10:16], told[:, 16:] = right.motion_V6, right.hits_VK * 60 - 30
-    assert float(dense_loss(told, right)) < 1e-4
-    assert float(dense_loss(-told, right)) > 10
+    told[:, 11:17], told[:, 17:] = right.motion_V6, right.hits_VK * 60 - 30
+    for watched in (False, True):
+        assert float(dense_loss(told, right, watched=watched)) < 1e-4
+        assert float(dense_loss(-told, right, watched=watched)) > 10
+
+
+def test_what_one_slice_does_not_show_counts_only_where_it_was_watched() -> None:
+    e = episode("slide", 3)
+    right = truth(e, [[0], [8]])
+    blind = replace(
+        right, motion_V6=right.motion_V6 * torch.tensor([1.0, 1, 0, 0, 1, 1]), hits_VK=1 - right.hits_VK
+    )
+    told = torch.zeros(len(right.present_V), WIDTH)
+    unwatched = [float(dense_loss(told, t, watched=False)) for t in (right, blind)]
+    assert unwatched[0] == unwatched[1]
+    assert float(dense_loss(told, right, watched=True)) > unwatched[0]
