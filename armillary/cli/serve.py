@@ -21,12 +21,19 @@ Root = Annotated[Path | None, typer.Option(help="Read file: references below thi
 Allowed = Annotated[
     list[str] | None, typer.Option(help="Fetch pictures and clips from this host; may be repeated.")
 ]
-Robot = Annotated[str | None, typer.Option(help="The robot that is meant where a request names none.")]
+Robot = Annotated[
+    str | None,
+    typer.Option(help="The robot that is meant where a request names none: a name, a file, a data set."),
+]
 Kept = Annotated[
     Path | None, typer.Option(help="Where jobs and uploads are kept.  [default: ~/.local/state/armillary]")
 ]
 Hours = Annotated[float, typer.Option(help="How long they are kept.", min=0.01)]
 Body = Annotated[int, typer.Option(help="Largest request, in MiB.", min=1)]
+Disk = Annotated[int, typer.Option(help="Room for jobs, and as much for uploads, in MiB.", min=1)]
+Jobs = Annotated[int, typer.Option(help="Ended jobs that are kept at most.", min=1)]
+Waiting = Annotated[int, typer.Option(help="Requests that may wait; more are refused with 503.", min=1)]
+Grace = Annotated[float, typer.Option(help="How long what is under way may go on after a stop.", min=0)]
 Tokens = Annotated[int, typer.Option(help="Longest answer, in tokens.", min=1)]
 
 
@@ -46,6 +53,10 @@ def serve(
     keep_hours: Hours = 24,
     max_body: Body = 64,
     max_tokens: Tokens = 4096,
+    max_disk: Disk = 2048,
+    max_jobs: Jobs = 1000,
+    max_waiting: Waiting = 128,
+    grace_seconds: Grace = 30,
     device: terminal.Device = "auto",
     dtype: terminal.Dtype = "auto",
     memory: terminal.Memory = None,
@@ -56,15 +67,15 @@ def serve(
     """Serve a model: an OpenAI-shaped API, and a page.
 
     The page is at the address that is printed; robots connect to a web socket there.
-    Chat, pictures, clips and actions share the weights; an answer is written while a clip is made.
 
     \b
     armillary serve pocket
     armillary serve nvidia/Cosmos3-Nano --host 0.0.0.0 --api-key-file keys.txt
     """
     from armillary.serve.app import create_app
-    from armillary.serve.run import listen, run
+    from armillary.serve.run import address_of, listen, run
     from armillary.serve.settings import MIB, Settings, check_public, default_folder, names_of, read_keys
+    from armillary.tasks.ready import own_robot
 
     keys = read_keys(api_key, api_key_file)
     check_public(host, keys=keys, open_to_all=open_to_all)
@@ -74,15 +85,17 @@ def serve(
         root=root and root.resolve(),
         hosts=tuple(allow_host or ()),
         names=names_of(host),
-        domain=domain,
+        domain=own_robot(domain) or domain,
         max_body=max_body * MIB,
         max_tokens=max_tokens,
+        max_disk=max_disk * MIB,
+        max_jobs=max_jobs,
+        max_waiting=max_waiting,
         keep_s=keep_hours * 3600,
+        grace_s=grace_seconds,
     )
     with listen(host, port) as sock:
         world = load_world(
             model, adapter=adapter, device=device, dtype=dtype, memory=memory, weights=weights, guard=guard
         )
-        address, taken = sock.getsockname()[:2]
-        shown = f"[{address}]" if ":" in address else address
-        run(create_app(world, settings), sock, lambda: say(f"http://{shown}:{taken}"))
+        run(create_app(world, settings), sock, lambda: say(address_of(sock)))

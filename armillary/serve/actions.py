@@ -33,6 +33,7 @@ def routes(service: Service) -> APIRouter:
         body = await read_body(request, ActionsRequest)
         options = await options_of(service, body)
         await service.check(body.task, options)
+        options = service.settings.embodied(options)
         made = await service.make(request, partial(work, service.world, body.task, options))
         return await _answer(service, body, made)
 

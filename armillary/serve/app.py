@@ -44,6 +44,11 @@ def create_app(world: World, settings: Settings) -> FastAPI:
     """The application around a world. Its worker starts and ends with the application's lifespan."""
     settings.folder.mkdir(parents=True, exist_ok=True)
     service = Service(world, settings)
+    try:
+        service.check_robot()
+    except BadRequest:
+        service.jobs.store.close()
+        raise
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:

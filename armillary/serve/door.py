@@ -20,6 +20,7 @@ from armillary.media.source import read_data_uri
 from armillary.serve.fetch import Fetcher
 from armillary.serve.settings import Settings
 
+FETCH_S = 20.0  # of one URL, at most
 UPLOAD = re.compile(r"file-[0-9a-f]{32}")
 
 
@@ -97,7 +98,7 @@ class Door:
 
     def __init__(self, settings: Settings, uploads: Uploads) -> None:
         self._root, self._uploads, self._limit = settings.root, uploads, settings.max_body
-        self._fetcher = Fetcher(settings.hosts, settings.max_body, settings.fetch_s)
+        self._fetcher = Fetcher(settings.hosts, settings.max_body, FETCH_S)
 
     def read(self, said: object, field: str) -> bytes:
         """The bytes behind a reference. It may wait for a disk or a network: call it from a thread."""

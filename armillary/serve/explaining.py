@@ -31,7 +31,8 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/explain/videos", openapi_extra=documented(VideosRequest, JSON))
     async def videos(request: Request) -> dict[str, Any]:
         """What a clip would be drawn from."""
-        said = wanted(await read_body(request, VideosRequest), service.world.facts)
+        body = await read_body(request, VideosRequest)
+        said = wanted(body, service.world.facts, service.settings.robots)
         return await _laid_out(service, said.task, await read_references(service, said))
 
     @router.post("/v1/explain/actions", openapi_extra=documented(ActionsRequest, JSON))
@@ -51,8 +52,9 @@ def routes(service: Service) -> APIRouter:
 
 
 async def _laid_out(service: Service, task: str, options: dict[str, Any]) -> dict[str, Any]:
-    refuse_paths(options, service.world.facts.robots)
-    return await run_in_threadpool(partial(_explained, service.model, task, options))
+    refuse_paths(options, service.robots)
+    embodied = dict(service.settings.embodied(options))
+    return await run_in_threadpool(partial(_explained, service.model, task, embodied))
 
 
 def _explained(model: str, task: str, options: dict[str, Any]) -> dict[str, Any]:

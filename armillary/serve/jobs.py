@@ -177,7 +177,7 @@ class Jobs:
         def on_step(done: Step) -> None:
             loop.call_soon_threadsafe(_advance, progress, done)
 
-        made = partial(work, self._world, job.task, options)
+        made = partial(work, self._world, job.task, self._settings.embodied(options))
         progress.ticket = Ticket(job.owner, made, start, on_step)
         if progress.cancelled:
             raise Cancelled

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from armillary.errors import BadRequest, nearest
 from armillary.facts import Facts
-from armillary.robots import ROBOTS
+from armillary.robots import ROBOTS, Robot
 from armillary.serve.schemas import Drawing, VideosRequest
 from armillary.serve.service import given, one_of
 
@@ -118,8 +118,8 @@ def draw_options(body: Drawing) -> dict[str, Any]:
     return given({**options, "size": size_of(body), "seed": body.seed})
 
 
-def wanted(body: VideosRequest, facts: Facts) -> Wanted:
-    """What a request for a clip asks of the world."""
+def wanted(body: VideosRequest, facts: Facts, robots: Mapping[str, Robot]) -> Wanted:
+    """What a request for a clip asks of the world. `robots` are those that stand in no table."""
     options = draw_options(body)
     task, extra = extra_options(body.extra_params or {}, facts)
     for name, value in extra.items():
@@ -129,7 +129,7 @@ def wanted(body: VideosRequest, facts: Facts) -> Wanted:
     if body.seconds is not None:
         frames = int(body.seconds) * (body.fps or facts.fps)
         options["frames"] = one_of(num_frames=body.num_frames, seconds=max(1, math.floor(frames)))
-    return Wanted(task, _fitting(task, options))
+    return Wanted(task, _fitting(task, options, {**ROBOTS, **robots}))
 
 
 def _references(body: VideosRequest) -> dict[str, Any]:
@@ -222,14 +222,14 @@ def _domain(value: object) -> dict[str, Any]:
     return {"domain": names[0]}
 
 
-def _fitting(task: str, options: dict[str, Any]) -> dict[str, Any]:
+def _fitting(task: str, options: dict[str, Any], robots: Mapping[str, Robot]) -> dict[str, Any]:
     """The options a task takes; those that follow from its robot are checked against it."""
     if task == "generate":
         for name in ("domain", "actions", "raw_action_dim", "action_chunk_size"):
             if name in options:
                 raise BadRequest(f"extra_params.{name}", options[name], "needs extra_params.action_mode")
         return options
-    body = ROBOTS.get(str(options.get("domain")))
+    body = robots.get(str(options.get("domain")))
     for name, fact in (("raw_action_dim", "width"), ("action_chunk_size", "chunk"), ("fps", "fps")):
         said = options.pop(name, None)
         known = getattr(body, fact, None)

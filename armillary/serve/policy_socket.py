@@ -17,7 +17,6 @@ from starlette.exceptions import HTTPException
 
 from armillary.errors import BadRequest, nearest
 from armillary.media.pictures import read_picture
-from armillary.robots import robot
 from armillary.serve.bodies import renamed
 from armillary.serve.jobs import work
 from armillary.serve.service import Service, given, one_of, owner_of
@@ -53,14 +52,11 @@ def routes(service: Service) -> APIRouter:
 
 def metadata(service: Service, domain: str | None) -> dict[str, Any]:
     """The contract: what an observation holds, what a chunk means. Raises BadRequest for an unknown robot."""
-    robots, domain = service.world.facts.robots, domain or service.domain
-    if domain is not None and domain not in robots:
-        close = " or ".join(nearest(domain, robots))
-        raise BadRequest("domain", domain, f"no such robot here; nearest: {close}")
-    told = {"model": service.model, "robots": list(robots), "domain": domain}
+    domain = domain or service.domain
+    told = {"model": service.model, "robots": service.robots, "domain": domain}
     if domain is None:
         return {**told, "observation": [*IMAGES[:1], *KEYS]}
-    body = robot(domain)
+    body = service.robot(domain)
     contract = {"fps": body.fps, "action_horizon": body.chunk, "action_dim": body.width}
     names = {"columns": list(body.columns), "digest": body.digest}
     return {**told, **contract, **names, "observation": [*IMAGES[:1], *KEYS]}
@@ -91,7 +87,8 @@ async def _answer(service: Service, socket: WebSocket, data: bytes, domain: str 
         options = await run_in_threadpool(_options, seen, domain)
         with renamed({"image": IMAGES[0]}):
             await service.check("policy", options)
-            made: Any = await service.run(owner_of(socket), partial(work, service.world, "policy", options))
+            asked = partial(work, service.world, "policy", service.settings.embodied(options))
+            made: Any = await service.run(owner_of(socket), asked)
     except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to this observation alone
         await socket.send_text(explain(error)[1]["error"]["message"])
         return

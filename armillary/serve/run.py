@@ -45,6 +45,12 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
+def address_of(sock: socket.socket) -> str:
+    """Where a browser finds it."""
+    address, port = sock.getsockname()[:2]
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
 def run(app: FastAPI, sock: socket.socket, ready: Callable[[], None]) -> None:
     """Serve until SIGINT or SIGTERM; then finish what is under way, for at most `grace_s`.
 

@@ -277,4 +277,5 @@ BODIES: tuple[type[Body], ...] = (
     VideosRequest,
     ActionsRequest,
     FileUpload,
+    TableRequest,
 )

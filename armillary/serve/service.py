@@ -15,11 +15,13 @@ from starlette.exceptions import HTTPException
 
 from armillary.errors import BadRequest, Cancelled, nearest
 from armillary.media.pictures import read_picture
+from armillary.robots import Robot, robot
 from armillary.serve.door import Door, Uploads
 from armillary.serve.jobs import Jobs
 from armillary.serve.settings import Settings
 from armillary.serve.worker import Busy, Talk, Ticket, Told, Worker
 from armillary.step import OnStep
+from armillary.tasks.act import check_body
 from armillary.tasks.deltas import Delta
 from armillary.tasks.ready import checker
 from armillary.tasks.reason import Reasoner
@@ -48,7 +50,26 @@ class Service:
     @property
     def domain(self) -> str | None:
         """The robot that is meant where a request names none."""
-        return self.settings.domain
+        own = self.settings.domain
+        return own.name if isinstance(own, Robot) else own
+
+    @property
+    def robots(self) -> list[str]:
+        """The robots that a request may name."""
+        return [*dict.fromkeys((*self.world.facts.robots, *self.settings.robots))]
+
+    def robot(self, name: str) -> Robot:
+        """One of them. Raises BadRequest, naming the nearest, for another name."""
+        if name not in self.robots:
+            close = " or ".join(nearest(name, self.robots)) or "none"
+            raise BadRequest("domain", name, f"no such robot here; nearest: {close}")
+        return self.settings.robots.get(name) or robot(name)
+
+    def check_robot(self) -> None:
+        """Raise BadRequest if this model cannot move the robot that is meant where none is named."""
+        if self.domain is not None:
+            facts = self.world.facts
+            check_body(self.robot(self.domain), ports=facts.ports, room=facts.action_width)
 
     def check_model(self, model: str | None) -> None:
         if model is not None and model != self.model:
@@ -56,8 +77,8 @@ class Service:
 
     async def check(self, task: str, options: Mapping[str, Any]) -> None:
         """Raise the BadRequest that this task of the world would raise, and none of its paths are opened."""
-        refuse_paths(options, self.world.facts.robots)
-        await run_in_threadpool(checker(task), options, self.world.facts)
+        refuse_paths(options, self.robots)
+        await run_in_threadpool(checker(task), self.settings.embodied(options), self.world.facts)
 
     async def make(self, request: Request, work: Callable[[OnStep], Result]) -> Result:
         """Have the worker denoise for a request that waits for it; a client that leaves cancels it."""

@@ -4,10 +4,13 @@ import hashlib
 import hmac
 import ipaddress
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from armillary.errors import BadRequest
+from armillary.robots import Robot
 
 MIB = 2**20
 
@@ -18,8 +21,9 @@ class Settings:
 
     folder: where jobs and uploads are kept. keys: those that may ask; none means everyone. root: the only
     folder from which `file:` references are read; None reads none. hosts: names from which URLs are fetched;
-    none fetches none. names: what a request's Host header may say; none means anything. Sizes are bytes,
-    times seconds.
+    none fetches none. names: what a request's Host header may say; none means anything. domain: the robot
+    that is meant where a request names none: one of the table by its name, or one of one's own. Sizes are
+    bytes, times seconds.
     """
 
     folder: Path
@@ -27,15 +31,24 @@ class Settings:
     root: Path | None = None
     hosts: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    domain: str | None = None
+    domain: str | Robot | None = None
     max_body: int = 64 * MIB
     max_tokens: int = 4096
     max_waiting: int = 128
     max_jobs: int = 1000
     max_disk: int = 2048 * MIB
     keep_s: float = 24 * 3600.0
-    fetch_s: float = 20.0
     grace_s: float = 30.0
+
+    @property
+    def robots(self) -> Mapping[str, Robot]:
+        """Robots that stand in no table, by their names."""
+        return {self.domain.name: self.domain} if isinstance(self.domain, Robot) else {}
+
+    def embodied(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Options of a task, with the robot itself where they name one of ours."""
+        own = self.robots.get(str(options.get("domain")))
+        return options if own is None else {**options, "domain": own}
 
     def knows(self, key: str) -> bool:
         """Is this one of the keys? It takes as long for a wrong key as for a right one."""

@@ -118,7 +118,7 @@ async def _begin(service: Service, request: Request, key: str | None) -> Job:
     """A job for a request that was checked as far as it can be without weights."""
     body = await read_body(request, VideosRequest)
     service.check_model(body.model)
-    asked = wanted(body, service.world.facts)
+    asked = wanted(body, service.world.facts, service.settings.robots)
     options = await read_references(service, asked)
     with renamed(NAMES):
         await service.check(asked.task, options)

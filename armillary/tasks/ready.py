@@ -212,7 +212,7 @@ def upsampling(options: Mapping[str, Any], facts: Facts) -> Upsampling:
 
 def acting(kind: type[Act], options: Mapping[str, Any], facts: Facts) -> Acting[Act]:
     domain = options.get("domain")
-    own = _own_robot(domain)
+    own = own_robot(domain)
     request = ask(kind, {**options, "domain": own.name if own else domain})
     if own is not None and facts.robots:
         facts = replace(facts, robots=(*facts.robots, own.name))
@@ -240,7 +240,7 @@ def _shrunk(receipt: Receipt, name: str, pixels: Pixels, body: Robot, facts: Fac
     return replace(receipt, rounded={**receipt.rounded, name: made})
 
 
-def _own_robot(domain: Any) -> Robot | None:
+def own_robot(domain: Any) -> Robot | None:
     """The robot of a file or of the caller's making; None for a name. Raises BadRequest."""
     named = isinstance(domain, str) and not (domain.endswith(".toml") or (domain and Path(domain).is_dir()))
     return robot(domain) if isinstance(domain, Robot | os.PathLike | str) and not named else None

@@ -53,6 +53,12 @@ def test_a_question_is_answered_and_its_boxes_are_drawn(page: Page) -> None:
     expect(page.locator("#ask-stage rect")).to_have_count(0)
 
 
+def test_the_api_is_read_on_a_page(page: Page) -> None:
+    page.get_by_role("link", name="The API").click()
+    page.locator("summary", has_text="POST /v1/videos/sync").click()
+    expect(page.get_by_role("row", name="num_inference_steps")).to_be_visible()
+
+
 def test_a_clip_takes_shape_and_is_then_asked_about(page: Page, live: Live) -> None:
     page.click("#tab-make")
     page.click("#make-go")
