@@ -120,11 +120,7 @@ class Job:
     @property
     def tokens(self) -> dict[str, int]:
         """Tokens of each kind: what is read, and what is drawn of one sample."""
-        first, *others = self.pack.lengths_A
-        counts = {"context": first} | ({"negative": others[0]} if others else {})
-        if self.answers:
-            return counts | {"answer": int(self.used["max_tokens"])}
-        return counts | {segment.kind: len(segment) for segment in self.pack.samples[0].segments}
+        return tokens(self.pack) | ({"answer": int(self.used["max_tokens"])} if self.answers else {})
 
     @property
     def answers(self) -> bool:
@@ -143,6 +139,13 @@ class Job:
         time, _, _ = self.latents
         given = int((~vision.noisy_N).sum()) * time // len(vision)
         return 0 if not given else 1 + 4 * (given - 1)
+
+
+def tokens(pack: Pack) -> dict[str, int]:
+    """Tokens of each kind in a pack: what is read, and what is drawn of one sample."""
+    first, *others = pack.lengths_A
+    counts = {"context": first} | ({"negative": others[0]} if others else {})
+    return counts | {segment.kind: len(segment) for segment in pack.samples[0].segments}
 
 
 def lay(job: Job, weights: Weights, *, itemsize: int, mapped: Weights) -> dict[Mode, list[Stage]]:

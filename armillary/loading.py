@@ -13,7 +13,7 @@ from typing import Any, TypedDict, Unpack
 
 from armillary.adapters import AdapterSource, apply_all, weighted
 from armillary.adapters import merge as fold_in
-from armillary.budget import Job, Plan, lay, work
+from armillary.budget import Job, Plan, lay, tokens, work
 from armillary.errors import BadRequest
 from armillary.facts import Facts
 from armillary.guard import Guard, find_guard
@@ -28,6 +28,7 @@ from armillary.shards import SHARD_LIMIT
 from armillary.tasks.messages import converse
 from armillary.tasks.parts import EVERY_PART, Part, Parts, load_parts, weigh, weigh_mapped
 from armillary.tasks.ready import checker, describing, question, read_facts, upsampling
+from armillary.tasks.reason import check_length
 from armillary.tasks.save import save_parts
 from armillary.tasks.upsample import manner, messages
 from armillary.tools import toolbox
@@ -133,10 +134,27 @@ def validate(
     guard: str | os.PathLike[str] | Guard | None = None,
     **options: Any,
 ) -> Receipt:
-    """What `World.<task>(**options)` would use, fill in and round; reads json files and media, no weights.
+    """What `World.<task>(**options)` would use, fill in and round, and the tokens it would read and draw.
 
-    guard: as for `load`. Raises the BadRequest that the call itself would raise for such a request.
+    guard: as for `load`. Reads json files and media, no weights. Of a task in several runs the tokens are the
+    first's; of `upsample=True` there are none, for they are not known yet. Raises the BadRequest that the
+    call itself would raise.
     """
+    receipt = check(task, source, guard=guard, **options)
+    if receipt.used.get("upsample"):
+        return receipt
+    _, _, given = _prepared(task, source, options)
+    return replace(receipt, tokens=tokens(given))
+
+
+def check(
+    task: str,
+    source: str | os.PathLike[str] = "pocket",
+    *,
+    guard: str | os.PathLike[str] | Guard | None = None,
+    **options: Any,
+) -> Receipt:
+    """`validate` without counting: what comes before each call, and takes a few milliseconds."""
     facts = read_facts(*locate(source, files=JSON_FILES))
     return checker(task)(options, replace(facts, guard=find_guard(guard)))
 
@@ -169,13 +187,16 @@ def plan(
     check_form(weights)
     where = find_device(device)
     kind = find_dtype(dtype, where)
-    receipt = checker(task)(options, read_facts(*locate(source, files=JSON_FILES)))
+    facts = read_facts(*locate(source, files=JSON_FILES))
+    used = checker(task)(options, facts).used
+    if task == "upsample":
+        used = {**used, "max_tokens": manner(small=facts.small).sampling.max_tokens}
     name, parts, given = _prepared(task, source, options)
     weights = parts.checkpoint.quantised.settle(weights)
     weighed = weigh(parts.checkpoint, kind, weights)
     mapped = weigh_mapped(parts.checkpoint, kind, weights, where)
     size = kind.itemsize
-    job = Job.of(parts, given, receipt.used, itemsize=size, device=where, weights=weights)
+    job = Job.of(parts, given, used, itemsize=size, device=where, weights=weights)
     return Plan(
         task,
         name,
@@ -205,11 +226,14 @@ def _given_context(parts: Parts, facts: Facts, task: str, options: Mapping[str, 
     """What the AR tower would read to answer."""
     if task == "reason":
         request, _, turns = question(options, facts)
-        tools = toolbox(request.tools).shown
+        tools, most = toolbox(request.tools).shown, request.max_tokens
     else:
-        ready, tools = upsampling(options, facts), ()
-        turns = messages(ready.request.prompt, manner(small=facts.small), ready.canvas, ready.image)
-    return pack([Sample(converse(parts, turns, tools=tools).context)])
+        ready, tools, how = upsampling(options, facts), (), manner(small=facts.small)
+        turns = messages(ready.request.prompt, how, ready.canvas, ready.image)
+        most = how.sampling.max_tokens
+    context = converse(parts, turns, tools=tools).context
+    check_length(parts, len(context), most)
+    return pack([Sample(context)])
 
 
 def _given_pack(parts: Parts, facts: Facts, task: str, options: Mapping[str, Any]) -> Pack:

@@ -262,6 +262,8 @@ def tell_receipt(receipt: Mapping[str, Any], *, as_json: bool) -> None:
         remark = "  (default)" if name in receipt["defaulted"] else ""
         remark = f"  (asked {asked['asked']})" if asked else remark
         say(f"{name}: {value}{remark}")
+    if receipt["tokens"]:
+        say("tokens: " + ", ".join(f"{count:,} {kind}" for kind, count in receipt["tokens"].items()))
 
 
 def tell_written(path: Path, receipt: Mapping[str, Any], *, as_json: bool) -> None:

@@ -93,7 +93,9 @@ def test_a_bad_line_is_refused_by_its_number_before_anything_is_computed(
     assert not Path("out").exists()
 
 
-def test_failures_are_listed_and_tried_again(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_listed_and_tried_again(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     real = World.generate
 
     def broken(self: World, prompt: Any, **options: Any) -> Any:
@@ -114,6 +116,9 @@ def test_failures_are_listed_and_tried_again(model: str, monkeypatch: pytest.Mon
     assert Path("out/00002.mp4").exists()
     assert not Path("out/failures.jsonl").exists()
     assert Path("out/00001.mp4").stat().st_mtime_ns == before  # not made again
+    assert capsys.readouterr().out == "out\n2 of 3 were done before, 1 were made now\nout\n"
+    assert run(model, monkeypatch) == 0
+    assert capsys.readouterr().out == "3 of 3 were done before, 0 were made now\nout\n"
 
 
 def test_a_name_stands_for_one_request(

@@ -4,6 +4,7 @@ import json
 import time
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from armillary.cli import app
 from armillary.codecs.wan_sizes import decoding_bytes
 from armillary.codecs.wan_vae import WanVAE, WanVAEConfig
 from armillary.errors import BadRequest
-from armillary.loading import load, plan
+from armillary.loading import load, plan, validate
 from armillary.locate import POCKET
 from armillary.memory import MODES
 from armillary.tasks.parts import weigh
@@ -95,6 +96,29 @@ def test_weights_weigh_what_is_loaded(folder: Path, dtype: str) -> None:
 def test_tokens_are_those_of_the_receipt(folder: Path, task: str, options: dict[str, Any]) -> None:
     made = getattr(load(folder, device="cpu"), task)(**options)
     assert plan(task, folder, **options).tokens == pytest.approx(made.receipt["tokens"])
+
+
+def test_validating_counts_what_is_read_and_drawn(folder: Path) -> None:
+    for task, options in (
+        ("generate", {"prompt": "a disc", "frames": 5, "sound": True, "guidance": 3.0, **SMALL}),
+        ("reason", {"prompt": "what?", "max_tokens": 3}),
+        ("upsample", {"prompt": "a disc"}),
+    ):
+        counted = dict(plan(task, folder, **options).tokens)
+        counted.pop("answer", None)
+        assert validate(task, folder, **options).tokens == counted
+    assert plan("upsample", folder, prompt="a disc").tokens["answer"] == 1024
+    assert validate("generate", folder, prompt="a disc", upsample=True).tokens == {}
+
+
+def test_a_question_that_leaves_no_room_for_its_answer_is_refused_without_weights(folder: Path) -> None:
+    world = load(folder, device="cpu")
+    refusals: list[str] = []
+    for call in (world.reason, partial(validate, "reason", folder), partial(plan, "reason", folder)):
+        with pytest.raises(BadRequest, match="max_tokens=") as refused:
+            call(prompt="disc " * 5000, max_tokens=3)
+        refusals.append(str(refused.value))
+    assert len(set(refusals)) == 1
 
 
 def test_stages_follow_the_request(folder: Path) -> None:

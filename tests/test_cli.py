@@ -80,7 +80,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> FakeWorld:
     fake = FakeWorld()
     monkeypatch.setattr(armillary.loading, "load", lambda *_, **__: fake)
     checked = Receipt("generate", "fake", "0", used={})  # the files that validation reads are not there
-    monkeypatch.setattr(armillary.loading, "validate", lambda *_, **__: checked)
+    monkeypatch.setattr(armillary.loading, "check", lambda *_, **__: checked)
     return fake
 
 
@@ -251,6 +251,8 @@ def test_validating_reads_no_weights(
     told = capsys.readouterr().out.splitlines()
     assert "frames: 13  (asked 10)" in told
     assert "fps: 8.0  (default)" in told
+    assert told[-1].startswith("tokens: ")
+    assert told[-1].endswith(" negative, 48 vision")  # of the first nine frames
     write_png("a.png", np.zeros((16, 16, 3), np.uint8))
     command = ("validate", "policy", "push", "--image", "a.png", "--domain", "tabletop", "--model", folder)
     assert run(*command, "--json") == 0

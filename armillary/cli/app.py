@@ -84,13 +84,14 @@ def needs_no_weights(
 ) -> bool:
     """Check the request and `where` its result goes: no weights yet. `validate` and the like end here."""
     from armillary.guard import find_guard
-    from armillary.loading import validate as check
+    from armillary.loading import check
+    from armillary.loading import validate as count
 
     given, before = context.params, context.parent.info_name if context.parent else None
     only, files = before in ("validate", "explain", "plan"), (given.get("output"), given.get("clip"))
     _check_world(given)
     guard = given["guard"] = find_guard(given.get("guard"))
-    receipt = check(task, given["model"], guard=guard, **options)
+    receipt = (count if before == "validate" else check)(task, given["model"], guard=guard, **options)
     if before == "explain":
         _explain(task, options, given)
         return True

@@ -46,8 +46,8 @@ def batch(
     changing = {"dtype": dtype, "weights": weights, "adapter": adapter or None, "guard": guard}
     told = {name: value for name, value in changing.items() if value not in (None, "auto")}
     with open_folder(output, asked, f"{model} {told}" if told else model) as left:
-        note(f"{len(asked) - len(left)} of {len(asked)} are done")
-        failed = 0
+        failed, found = 0, len(asked) - len(left)
+        note(f"{found} of {len(asked)} are done")
         if left:
             how = {"device": device, "dtype": dtype, "memory": memory, "weights": weights}
             world = load_world(model, adapter=adapter, guard=watch, **how)
@@ -56,6 +56,8 @@ def batch(
                 for count, failure in enumerate(run(world, left, output), 1):
                     failed += failure is not None
                     tell(count, len(left))
+    if found:
+        say(f"{found} of {len(asked)} were done before, {len(left) - failed} were made now")
     say(str(output))
     if failed:
         note(f"{failed} of {len(left)} failed: see {output / 'failures.jsonl'}")

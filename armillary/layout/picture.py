@@ -23,6 +23,7 @@ QUIET, RULE, UNSEEN = "#6b7280", "#d5d8de", "#f1f3f6"
 WIDTH, EDGE, LEFT, GAP = 960, 28, 116, 22  # of the card; margin; where tokens start; between the towers
 LEAST = 56  # narrowest run, so that one token beside thousands can be seen
 BAR, STRIP, MASK = 28, 46, 400  # height of the bar of tokens, of an axis, side of the mask
+ROW = 16  # height of a row of names
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,10 @@ def picture(layout: Layout) -> Canvas:
     scale = Scale.of(first, LEFT, WIDTH - EDGE - LEFT, LEAST, GAP)
     _tokens(canvas, scale, 104)
     bottom = _positions(canvas, scale, 104 + BAR + 26)
-    top = bottom + (44 if len(layout.samples) > 1 else 30)
+    names = _names(layout, Scale.of(layout.runs, 0, MASK, 16))
+    top = bottom + 30 + (ROW * max(row for _, _, row in names) + 14 if names else 0)
+    for name, at, row in names:
+        canvas.text((at, top - 8 - ROW * row), name, anchor="middle", size=12, colour=QUIET)
     _mask(canvas, layout, top)
     low = _legend(canvas, layout, scale, LEFT + MASK + 36, top)
     canvas.height = round(max(top + MASK, low) + EDGE)
@@ -182,7 +186,7 @@ def _mask(canvas: Canvas, layout: Layout, top: float) -> None:
             size = (end - start, drawn[-1][2] - drawn[0][1])
             hatched = run.state == "noisy"
             canvas.box((LEFT + start, top + drawn[0][1]), size, COLOURS[run.kind], hatched=hatched)
-    _lines(canvas, layout, scale, top)
+    _lines(canvas, scale, top)
 
 
 def _causal(canvas: Canvas, run: Run, ends: tuple[float, float], bottom: float, top: float) -> None:
@@ -200,14 +204,30 @@ def _causal(canvas: Canvas, run: Run, ends: tuple[float, float], bottom: float, 
     canvas.area([(LEFT + x, top + y) for x, y in corners], COLOURS[run.kind])
 
 
-def _lines(canvas: Canvas, layout: Layout, scale: Scale, top: float) -> None:
-    """Borders between what is read and drawn of each sample, with the sample's name where there are many."""
+def _sides(scale: Scale) -> Iterator[tuple[int, float, float]]:
+    """What is read and what is drawn of each sample: the sample's number, start, end."""
     for (_, number), group in groupby(scale, key=lambda item: (item[0].state == "read", item[0].sample)):
         members = list(group)
-        start, at, name = members[0][1], members[-1][2], layout.samples[number]
-        if len(layout.samples) > 1 and words_width(name, 12) <= at - start:
-            middle = LEFT + (start + at) / 2
-            canvas.text((middle, top - 8), name, anchor="middle", size=12, colour=QUIET)
+        yield number, members[0][1], members[-1][2]
+
+
+def _names(layout: Layout, scale: Scale) -> list[tuple[str, float, int]]:
+    """The name of each sample over its columns, where there are many: name, middle, and in which row above
+    the mask, so that no name runs into another."""
+    names: list[tuple[str, float, int]] = []
+    ends: list[float] = []  # of each row
+    for number, start, end in _sides(scale) if len(layout.samples) > 1 else ():
+        name = layout.samples[number]
+        half, middle = words_width(name, 12) / 2, LEFT + (start + end) / 2
+        row = next((i for i, last in enumerate(ends) if last <= middle - half), len(ends))
+        ends[row:] = [middle + half + 8, *ends[row + 1 :]]
+        names.append((name, middle, row))
+    return names
+
+
+def _lines(canvas: Canvas, scale: Scale, top: float) -> None:
+    """Borders between what is read and drawn of each sample."""
+    for _, _, at in _sides(scale):
         if at < MASK - 1:
             canvas.line([(LEFT, top + at), (LEFT + MASK, top + at)], INK, 0.75)
             canvas.line([(LEFT + at, top), (LEFT + at, top + MASK)], INK, 0.75)

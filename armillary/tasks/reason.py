@@ -87,7 +87,7 @@ class Reasoner:
         """
         started, sampling = time.perf_counter(), sampling or Sampling()
         talk = converse(self._parts, messages, tools=tools.shown if tools else (), flags=flags)
-        _check_length(self._parts, len(talk.context), sampling.max_tokens)
+        check_length(self._parts, len(talk.context), sampling.max_tokens)
         form = tools and tools.grammar if schema is None else grammar(json_schema(schema))
         vocabulary = self._parts.network.config.vocabulary
         ends = torch.tensor(sorted(stop_tokens(self._parts)))
@@ -186,7 +186,8 @@ def gather(deltas: Iterable[Delta]) -> Answer:
     return replace(first, others=tuple(others))
 
 
-def _check_length(parts: Parts, count: int, max_tokens: int) -> None:
+def check_length(parts: Parts, count: int, max_tokens: int) -> None:
+    """Raises BadRequest where a context of `count` tokens and an answer do not fit the checkpoint."""
     limit = parts.checkpoint.longest
     if limit and count + max_tokens > limit:
         left = f"the prompt takes {count} of this checkpoint's {limit} tokens"

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -20,6 +21,7 @@ from armillary.errors import BadRequest
 from armillary.layout import Layout
 from armillary.layout.picture import COLOURS, picture
 from armillary.media import read_picture
+from armillary.media.canvas import Words, words_width
 from armillary.model import Network
 from armillary.sequence import Pack
 from tests.random_pocket import random_pocket
@@ -181,6 +183,20 @@ def test_the_mask_in_the_picture_is_causal_to_the_left_and_full_below(folder: Pa
     for row in range(context, context + drawn):
         assert (colour(row, context // 2) == text).all()
         assert not (colour(row, context + drawn // 2) == (0xF1, 0xF3, 0xF6)).all()
+
+
+def test_every_column_of_samples_bears_its_name(folder: Path) -> None:
+    """Also where the column is narrower than the name: no name runs into another."""
+    layout = armillary.explain("generate", folder, prompt="a red disc", guidance=3.0)
+    shapes = [s for s in picture(layout).shapes if isinstance(s, Words) and s.text in layout.samples]
+    assert sorted(s.text for s in shapes) == ["negative", "negative", "request", "request"]
+    spans = [
+        (s.at[1], s.at[0] - words_width(s.text, 12) / 2, s.at[0] + words_width(s.text, 12) / 2)
+        for s in shapes
+    ]
+    for row in {y for y, _, _ in spans}:
+        beside = sorted((left, right) for y, left, right in spans if y == row)
+        assert all(right < left for (_, right), (left, _) in pairwise(beside))
 
 
 def test_svg_and_png_are_written_whole_and_show_the_same_words(folder: Path, tmp_path: Path) -> None:
