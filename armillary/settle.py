@@ -49,6 +49,7 @@ class Receipt:
     weights: str | None = None  # how the towers were rounded; None is not at all
     table: int = 0  # version of the table that `defaulted` came from
     adapters: tuple[tuple[str, float], ...] = ()  # files, and how strongly each counted
+    tile: int | None = None  # latents on the side of the tiles it was decoded in; None is whole, and exact
     version: str = __version__
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,15 +58,19 @@ class Receipt:
             "defaulted": list(self.defaulted),
             "adapters": [list(pair) for pair in self.adapters],
         }
-        return told if self.choice else {name: value for name, value in told.items() if name != "choice"}
+        unusual = {"choice": self.choice, "tile": self.tile}  # left out where there is none
+        return {name: value for name, value in told.items() if unusual.get(name, True)}
 
     def seeded(self, i: int) -> "Receipt":
         """That of the i-th of several results: each has a seed of its own."""
         return replace(self, used={**self.used, "seed": self.used["seed"] + i}) if i else self
 
-    def spent(self, tokens: Mapping[str, int], seconds: Mapping[str, float]) -> "Receipt":
-        """The same with its costs."""
-        return replace(self, tokens=dict(tokens), seconds={k: round(v, 3) for k, v in seconds.items()})
+    def spent(
+        self, tokens: Mapping[str, int], seconds: Mapping[str, float], tile: int | None = None
+    ) -> "Receipt":
+        """The same with its costs, and whether its frames had to be decoded in tiles."""
+        rounded = {k: round(v, 3) for k, v in seconds.items()}
+        return replace(self, tokens=dict(tokens), seconds=rounded, tile=tile)
 
 
 def settle_reason(request: ReasonRequest, facts: Facts) -> Receipt:

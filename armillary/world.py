@@ -341,15 +341,17 @@ class World:
             actions, choice = choose_policy(*case, judge=judge, count=request.candidates, **how)
             actions = actions if request.decode else replace(actions, clip=None)
             receipt = replace(receipt, choice=choice.to_dict())
+        tile: int | None = None
         if actions.clip is not None:
+            tile = actions.clip.receipt.get("tile")
             receipt, frames = self._screened(receipt, actions.clip.frames)
             actions = replace(actions, clip=replace(actions.clip, frames=frames))
-        told = receipt.spent({}, clock.seconds()).to_dict()
+        told = receipt.spent({}, clock.seconds(), tile).to_dict()
         return replace(actions, clip=actions.clip and replace(actions.clip, receipt=told), receipt=told)
 
     def _clip(self, made: Made, receipt: Receipt, clock: _Clock) -> Clip:
         receipt, frames = self._screened(receipt, made.frames)
-        told = receipt.spent(made.tokens, clock.seconds()).to_dict()
+        told = receipt.spent(made.tokens, clock.seconds(), made.tile).to_dict()
         return replace(made, frames=frames, receipt=told).clip()
 
     def _screened(self, receipt: Receipt, frames: Pixels) -> tuple[Receipt, Pixels]:

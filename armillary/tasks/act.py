@@ -31,7 +31,7 @@ from armillary.tasks.denoise import (
     require_use,
 )
 from armillary.tasks.frames import Placement, check_frames, decode, encode, finite, require_video
-from armillary.tasks.generate import Made
+from armillary.tasks.generate import Made, smallest
 from armillary.tasks.parts import Parts
 from armillary.tasks.segments import TIME_FACTOR, Latents
 from armillary.tasks.sounds import hear, join, require_audio, samples, silent
@@ -135,6 +135,7 @@ def roll_out(
     contexts = job.contexts(placement)
     starts = [job.started(frame, placement)] * len(checked)
     frames: list[list[Pixels]] = [[] for _ in checked]
+    tiles: list[int | None] = []
     runs: list[list[Latents]] = []
     chunks = list(zip(*(_chunks(robot.to_model(rows_KD), robot.chunk) for rows_KD in checked), strict=True))
     for i, rows in enumerate(chunks):
@@ -151,17 +152,19 @@ def roll_out(
             for start, rows_KD in zip(starts, rows, strict=True)
         ]
         runs.append(draw_many(parts, wanted, contexts, job.options_of(i, len(chunks))))
-        made = [decode(require_video(parts), drawn.vision_ZThw) for drawn in runs[-1]]
-        for so_far, made_THW3 in zip(frames, made, strict=True):
+        decoded = [decode(require_video(parts), drawn.vision_ZThw) for drawn in runs[-1]]
+        for so_far, (made_THW3, tile) in zip(frames, decoded, strict=True):
             so_far.append(made_THW3[1:] if i else made_THW3)
+            tiles.append(tile)
         if i + 1 < len(chunks):
             placement = placement.made(job.factor)
-            starts = [job.started(made_THW3[-1:], placement) for made_THW3 in made]
-    tokens = count_tokens(runs[0][0], contexts, parts)
-    return [
-        _with_sound(parts, Made(np.concatenate(some)[: count + 1], robot.fps, drawn, tokens), robot.chunk)
+            starts = [job.started(made_THW3[-1:], placement) for made_THW3, _ in decoded]
+    tokens, tile = count_tokens(runs[0][0], contexts, parts), smallest(tiles)
+    made = [
+        Made(np.concatenate(some)[: count + 1], robot.fps, drawn, tokens, tile=tile)
         for some, drawn in zip(frames, zip(*runs, strict=True), strict=True)
     ]
+    return [_with_sound(parts, one, robot.chunk) for one in made]
 
 
 def _with_sound(parts: Parts, made: Made, chunk: int) -> Made:
@@ -251,8 +254,9 @@ class Proposal:
 
     def imagined(self, parts: Parts) -> Actions:
         """The actions with their clip."""
-        clip = Clip(decode(require_video(parts), self.vision_ZThw), self.actions.fps)
-        return replace(self.actions, clip=clip)
+        frames_THW3, tile = decode(require_video(parts), self.vision_ZThw)
+        told = {} if tile is None else {"tile": tile}
+        return replace(self.actions, clip=Clip(frames_THW3, self.actions.fps, receipt=told))
 
 
 def proposals(

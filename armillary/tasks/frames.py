@@ -138,20 +138,24 @@ def encode(video: WanVAE, frames_T3HW: Tensor) -> Tensor:
     return finite(latents_ZThw, "encoding the pictures")
 
 
-def decode(video: WanVAE, latents_Zthw: Tensor) -> Pixels:
-    """Frames uint8 [T, H, W, 3] of normalised latents."""
-    return to_pixels(decode_frames(video, latents_Zthw))
+def decode(video: WanVAE, latents_Zthw: Tensor) -> tuple[Pixels, int | None]:
+    """Frames uint8 [T, H, W, 3] of normalised latents, and the side of a tile as `decode_frames` has it."""
+    frames_T3HW, side = decode_frames(video, latents_Zthw)
+    return to_pixels(frames_T3HW), side
 
 
-def decode_frames(video: WanVAE, latents_Zthw: Tensor) -> Tensor:
-    """Frames [T, 3, H, W] in [-1, 1] of normalised latents, unrounded; in tiles if not one latent fits."""
+def decode_frames(video: WanVAE, latents_Zthw: Tensor) -> tuple[Tensor, int | None]:
+    """Frames [T, 3, H, W] in [-1, 1] of normalised latents, unrounded; in tiles if not one latent fits.
+
+    Then also how many latents were on the side of a tile; else None.
+    """
     height, width = latents_Zthw.shape[2:]
     room, itemsize = decoding_room(latents_Zthw.device), video.post_quant_conv.weight.itemsize
     side = tile_side(video.config, height, width, itemsize, room)
     one_Zthw = latents_Zthw[None]
     frames_B3THW = video.decode(one_Zthw) if side is None else decode_tiled(video, one_Zthw, side)
     frames_3THW = finite(frames_B3THW[0].float(), "decoding the video")
-    return frames_3THW.movedim(1, 0)
+    return frames_3THW.movedim(1, 0), side
 
 
 def to_pixels(frames_T3HW: Tensor) -> Pixels:

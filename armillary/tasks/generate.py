@@ -8,7 +8,7 @@ width, C audio channels, N samples.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -72,7 +72,8 @@ NOTHING = Given()
 class Made:
     """What was drawn: frames uint8 [T, H, W, 3] at fps; sound float32 [C, N] in [-1, 1], as long as they.
 
-    latents: of each chunk. tokens: of the first, by kind.
+    latents: of each chunk. tokens: of the first, by kind. tile: latents on the side of the smallest tile that
+    was decoded at a time; None if all of a frame was.
     """
 
     frames: Pixels
@@ -81,6 +82,7 @@ class Made:
     tokens: Mapping[str, int]
     sound: Waveform | None = None
     sample_rate: int | None = None
+    tile: int | None = None
     receipt: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def clip(self) -> Clip:
@@ -135,6 +137,7 @@ class _Result:
     runs: list[Latents] = field(default_factory=list[Latents])
     frames: list[Pixels] = field(default_factory=list[Pixels])
     sounds: list[Waveform] = field(default_factory=list[Waveform])
+    tiles: list[int | None] = field(default_factory=list["int | None"])
     tail_T3HW: Tensor = field(default_factory=lambda: torch.empty(0))  # how the last one ends, unrounded
 
 
@@ -231,7 +234,8 @@ class _Job:
 
     def add(self, result: _Result, drawn: Latents) -> None:
         """Decode a chunk and put it behind those before."""
-        frames_T3HW = decode_frames(require_video(self.parts), drawn.vision_ZThw)
+        frames_T3HW, tile = decode_frames(require_video(self.parts), drawn.vision_ZThw)
+        result.tiles.append(tile)
         again = self.canvas.overlap if result.runs else 0
         result.runs.append(drawn)
         result.frames.append(to_pixels(frames_T3HW[again:]))
@@ -243,7 +247,8 @@ class _Job:
     def finish(self, result: _Result, tokens: Mapping[str, int]) -> Made:
         """The clip as long as it was asked for, with its sound."""
         c, given = self.canvas, self.given
-        made = Made(np.concatenate(result.frames)[: c.frames], c.fps, tuple(result.runs), tokens)
+        frames_THW3, tile = np.concatenate(result.frames)[: c.frames], smallest(result.tiles)
+        made = Made(frames_THW3, c.fps, tuple(result.runs), tokens, tile=tile)
         if not self.draws_sound and given.sound is None:
             return made
         audio = require_audio(self.parts)
@@ -253,6 +258,11 @@ class _Job:
         else:
             sound_CN = join(result.sounds, [samples(audio, start, c.fps) for start in c.starts], length)
         return replace(made, sound=sound_CN, sample_rate=audio.sample_rate)
+
+
+def smallest(tiles: Iterable[int | None]) -> int | None:
+    """The side of the smallest of these tiles; None stands for none."""
+    return min((side for side in tiles if side is not None), default=None)
 
 
 def _whole(canvas: Canvas, given: Given) -> Canvas:

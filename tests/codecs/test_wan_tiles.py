@@ -10,7 +10,7 @@ from torch import Tensor
 from armillary.codecs.wan_sizes import decoding_bytes
 from armillary.codecs.wan_tiles import LEAST, decode_tiled, ramps, spans, tile_side
 from armillary.codecs.wan_vae import WanVAE
-from armillary.loading import plan
+from armillary.loading import load, plan
 from armillary.locate import POCKET
 from armillary.memory import Keeper
 from armillary.sim import episode
@@ -81,9 +81,10 @@ def test_the_largest_tile_that_fits_is_taken(network: WanVAE) -> None:
 def test_tiles_are_used_only_where_a_latent_frame_does_not_fit(
     network: WanVAE, latents_BZthw: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = frames.decode(network, latents_BZthw[0])
+    whole, none = frames.decode(network, latents_BZthw[0])
     monkeypatch.setattr(frames, "decoding_room", Room(decoding_bytes(network.config, 10, 10, 4)))
-    tiled = frames.decode(network, latents_BZthw[0])
+    tiled, side = frames.decode(network, latents_BZthw[0])
+    assert (none, side) == (None, 10)
     assert tiled.shape == whole.shape
     assert not np.array_equal(tiled, whole)
 
@@ -96,3 +97,17 @@ def test_the_plan_says_so_beforehand(network: WanVAE, monkeypatch: pytest.Monkey
     found = plan("generate", POCKET, device="cpu", **asked)
     assert found.tile == 12
     assert "in tiles of 12x12 latents" in found.table()
+
+
+def test_a_receipt_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, picture = load("pocket", device="cpu"), np.zeros((64, 64, 3), np.uint8)
+    quick: dict[str, Any] = {"steps": 1, "seed": 0}
+    assert "tile" not in world.generate("a disc", frames=1, **quick).receipt
+    assert world.parts.video is not None
+    monkeypatch.setattr(
+        frames, "decoding_room", Room(decoding_bytes(world.parts.video.config, LEAST, LEAST, 4))
+    )
+    acting: dict[str, Any] = {"domain": "tabletop", **quick}
+    assert world.generate("a disc", frames=1, **quick).receipt["tile"] == LEAST
+    assert world.policy("push it", picture, **acting).receipt["tile"] == LEAST
+    assert world.forward_dynamics(picture, [[0.0, 0.0]], **acting).receipt["tile"] == LEAST

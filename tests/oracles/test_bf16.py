@@ -1,6 +1,7 @@
 """In bf16 we are as near to the fp32 oracle as the oracle itself in bf16; time and angles stay in fp32.
 
-Deviations are root mean squares over several seeds and requests; a factor of 1.05 is left to chance.
+Velocities, and the logits of words in Nano, are the bits of the oracle in bf16. Elsewhere roundings fall
+differently, now nearer and now farther; deviations are root mean squares over many seeds and requests.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from tests.oracles.test_layouts import transformer
 from tests.oracles.test_reasoner import clip, logits, logits_of_transformers, say, show, user
 from tests.oracles.test_velocities import LAYOUTS, Latents, ours, random, theirs
 
-SEEDS, CHANCE = range(3), 1.05
+SEEDS, MANY = range(3), range(12)
 
 
 @pytest.fixture(scope="module", params=["nano", "edge"])
@@ -54,21 +55,21 @@ def test_velocities_deviate_no_more_than_the_oracles(half: Path) -> None:
         for pool, answer in zip(found, answers, strict=True):
             pool += answer
     own, oracles = deviation(found[0], found[2]), deviation(found[1], found[2])
-    assert 1e-3 < own <= CHANCE * oracles, (own, oracles)
+    assert 1e-3 < own <= oracles, (own, oracles)
 
 
 def test_logits_deviate_no_more_than_the_oracles(half: Path) -> None:
     parts = load_parts(half, device=torch.device("cpu"), dtype=torch.bfloat16, want=["sight"])
     whole, rounded = transformers_reasoner(half), transformers_reasoner(half, torch.bfloat16)
     found: list[list[Tensor]] = [[], [], []]
-    for seed in SEEDS:
+    for seed in MANY:
         for content in ([say(f"Where is disc {seed}?")], show((24 + seed, 40)), [clip(9, 8.0, seed)]):
             talk: list[dict[str, Any]] = [user(*content, say("What is this?"))]
             theirs_AV = (logits_of_transformers(parts, x, talk) for x in (rounded, whole))
             for pool, answer in zip(found, (logits(parts, talk), *theirs_AV), strict=True):
                 pool.append(answer)
     own, oracles = deviation(found[0], found[2]), deviation(found[1], found[2])
-    assert 1e-3 < own <= CHANCE * oracles, (own, oracles)
+    assert 1e-3 < own <= oracles, (own, oracles)
 
 
 FORMS: tuple[Form | None, ...] = (None, "int8")
