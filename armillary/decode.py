@@ -142,7 +142,10 @@ class Finder:
             at, _, found = min(hits)
             before, self._held = self._held[:at], self._held[at + len(found) :]
             return before, found
-        begun = (n for w in self._wanted for n in range(1, len(w)) if self._held.endswith(w[:n]))
+        longest = len(self._held) + 1
+        begun = (
+            n for w in self._wanted for n in range(1, min(len(w), longest)) if self._held.endswith(w[:n])
+        )
         cut = len(self._held) - max(begun, default=0)
         before, self._held = self._held[:cut], self._held[cut:]
         return before, None

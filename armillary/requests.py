@@ -15,6 +15,7 @@ from armillary.errors import BadRequest, nearest
 
 Task = Literal["reason", "upsample", "generate", "forward_dynamics", "inverse_dynamics", "policy"]
 Asked = TypeVar("Asked", bound="Request")
+LONGEST_TEXT, TURN = 2**20, 64  # characters
 MEDIA = {"image", "video", "image_url", "video_url"}  # parts of a conversation that hold no words
 
 
@@ -29,18 +30,27 @@ def _words(value: object) -> object:
 
 
 def _whole_text(value: object) -> object:
-    """The text, or the conversation with every text in it, as it is; ValueError for half of a character."""
-    if isinstance(value, str) and not _encodes(value):
-        raise ValueError("holds half of a character (a lone surrogate); give whole Unicode text")
-    if isinstance(value, list | tuple):
-        for item in cast("list[Any]", value):
-            _whole_text(item)
-    elif isinstance(value, Mapping):
-        said = cast("dict[str, Any]", value)
-        for key in said.keys() - MEDIA:
-            _whole_text(key)
-            _whole_text(said[key])
+    """The text, or the conversation with every text in it, as it is; ValueError for half of a character, and
+    for more than anybody reads: cutting that into tokens would keep everything else waiting."""
+    if _characters(value) > LONGEST_TEXT:
+        raise ValueError(
+            f"is too long: at most {LONGEST_TEXT} characters, each turn and part counts as {TURN}"
+        )
     return value
+
+
+def _characters(value: object) -> int:
+    """Characters of all text."""
+    if isinstance(value, str):
+        if not _encodes(value):
+            raise ValueError("holds half of a character (a lone surrogate); give whole Unicode text")
+        return len(value)
+    if isinstance(value, list | tuple):
+        return sum(TURN + _characters(item) for item in cast("list[Any]", value))
+    if isinstance(value, Mapping):
+        said = cast("dict[str, Any]", value)
+        return sum(_characters(key) + _characters(said[key]) for key in said.keys() - MEDIA)
+    return 0
 
 
 def _encodes(text: str) -> bool:
@@ -140,7 +150,9 @@ class ReasonRequest(Request):
     top_p: Number = Field(1.0, gt=0, le=1, description="a number, more than 0 and at most 1")
     repetition_penalty: Number = Field(1.0, gt=0, le=10, description="more than 0 (1 is none), at most 10")
     presence_penalty: Number = Field(0.0, ge=-2, le=2, description="a number, -2 to 2 (0 is none)")
-    stop: list[Annotated[str, Field(min_length=1)]] = Field([], description="a list of texts, none empty")
+    stop: list[Annotated[str, Field(min_length=1)]] = Field(
+        [], max_length=64, description="a list of at most 64 texts, none empty"
+    )
     n: int = Field(1, ge=1, le=64, description="a whole number of answers, 1 to 64")
     form: Any = Field(None, alias="schema", description="a pydantic model, or a JSON schema as a dictionary")
     tools: Annotated[list[dict[str, Any]], BeforeValidator(_whole_text)] = Field(

@@ -14,6 +14,7 @@ from armillary.errors import BadRequest
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
+LONGEST = 2**17  # characters of a schema: the engine takes seconds for more
 # White space of ordinary JSON writers. Bounded: a model could go on with blanks for ever.
 _STYLE: Any = {"whitespace_pattern": r"( |\n[ \t]{0,32})?"}
 
@@ -28,7 +29,12 @@ def json_schema(asked: Any) -> dict[str, Any]:
     if not isinstance(asked, Mapping):
         raise BadRequest("schema", str(asked), "a pydantic model, or a JSON schema as a dictionary")
     try:
-        return json.loads(json.dumps(dict(asked), allow_nan=False))
+        text = json.dumps(dict(asked), allow_nan=False)
+        if len(text) > LONGEST:
+            raise BadRequest("schema", text, f"is {len(text)} characters long; at most {LONGEST}")
+        return json.loads(text)
+    except BadRequest:
+        raise
     except (TypeError, ValueError, RecursionError) as error:
         raise BadRequest("schema", str(asked), f"a JSON schema is plain JSON ({error})") from None
 

@@ -93,6 +93,18 @@ class TextCodec:
         """The vocabulary as the grammar engine of schemas sees it."""
         return schema.tokenizer(self.tokenizer.to_str(), self.eos)
 
+    @cached_property
+    def widest(self) -> int:
+        """Bytes that one token spells at most."""
+        tokens = range(self.tokenizer.get_vocab_size())
+        return max(len(self.spelling(token, skip_special=False)) for token in tokens)
+
+    def check_size(self, text: int, limit: int | None, field: str) -> None:
+        """Refuse text of so many bytes if so many tokens cannot spell it: quicker than to count them."""
+        if limit and text > limit * self.widest:
+            message = f"{text} bytes of text are more than this checkpoint's {limit} tokens"
+            raise BadRequest(field, "...", f"{message}; make it shorter")
+
     def special(self, name: str) -> int:
         """The id of a control token such as `<|vision_start|>`. Raises BadRequest if there is none."""
         if name not in self.controls:

@@ -146,7 +146,7 @@ class ChatRequest(Answering, Drawing):
     """`POST /v1/chat/completions`. With `modalities: ["image"]` the answer is a picture, and only then the
     options of a picture are legal."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=2**14)
     modalities: list[Literal["text", "image"]] | None = None
     max_tokens: int | None = like(ReasonRequest, "max_tokens")
     max_completion_tokens: int | None = like(ReasonRequest, "max_tokens")

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -129,6 +130,8 @@ class Guard:
 
         try:
             await self._app(scope, count, note)
+        except ClientDisconnect:
+            return  # there is nobody to answer
         except Exception as error:
             if begun:
                 raise

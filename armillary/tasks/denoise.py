@@ -127,9 +127,10 @@ def require_use(negative: str, guidance: float) -> None:
 
 def _context(parts: Parts, text: str, system: str | None, field: str) -> Context:
     messages = [{"role": "system", "content": system}] if system else []
+    limit = parts.checkpoint.longest
+    parts.text.check_size(len(text.encode()), limit, field)
     ids = parts.text.render([*messages, {"role": "user", "content": text}])
     ids = [*ids, parts.text.eos, parts.text.special(VISION_START)]
-    limit = parts.checkpoint.longest
     if limit and len(ids) > limit:
         message = f"takes {len(ids)} of this checkpoint's {limit} tokens; make it shorter"
         raise BadRequest(field, text, message)

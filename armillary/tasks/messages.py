@@ -78,7 +78,8 @@ def converse(
 
     Raises BadRequest naming the part that cannot be used; nothing is dropped.
     """
-    seen: list[Seen] = []
+    seen, limit = list[Seen](), parts.checkpoint.longest
+    parts.text.check_size(sum(_words(m.get("content")) for m in messages), limit, "messages")
     plain = [_message(parts, m, f"messages[{i}]", seen) for i, m in enumerate(messages)]
     _check_results(plain)
     ids = parts.text.render(
@@ -88,9 +89,21 @@ def converse(
         add_generation_prompt=add_generation_prompt,
         **(flags or {}),
     )
+    if limit and len(ids) > limit:  # before anything is looked at
+        message = f"take {len(ids)} of this checkpoint's {limit} tokens; make them shorter"
+        raise BadRequest("messages", "...", message)
     tail = parts.text.decode(ids[-8:], skip_special=False).rstrip()
     context, opens_thinking = place(parts, ids, seen), add_generation_prompt and tail.endswith(THINK)
     return Conversation(context, tuple(seen), opens_thinking, _cuts(context, seen))
+
+
+def _words(content: Any) -> int:
+    """Bytes of text in a message."""
+    if isinstance(content, str):
+        return len(content.encode())
+    parts = cast("Sequence[Any]", content) if isinstance(content, list | tuple) else ()
+    said = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    return sum(len(text.encode()) for text in said if isinstance(text, str))
 
 
 def _cuts(context: Context, seen: Sequence[Seen]) -> tuple[int, ...]:

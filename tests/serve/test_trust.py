@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Generator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -333,3 +334,27 @@ def test_a_request_that_fails_fails_alone(
 def test_a_second_server_on_the_same_folder_is_refused(start: Start) -> None:
     with start(), pytest.raises(BadRequest, match="another server has it"), start():
         pass
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_upload_is_no_fault_of_the_server(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    with start() as live:
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", live.port)) as client:
+                client.sendall(head + b"content-length: 1000\r\n\r\n{")
+                time.sleep(0.1)
+        with live.http() as http:
+            assert http.get("/health").status_code == 200
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize("text", ["the red disc " * 150_000, "a" * 300_000, "<|im_end|>" * 30_000])
+def test_text_that_would_keep_everybody_waiting_is_refused_at_once(live: Live, text: str) -> None:
+    with live.http() as http:
+        for path, body in (
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]}),
+            ("/v1/images/generations", {"prompt": text}),
+        ):
+            assert http.post(path, json=body).status_code == 400
