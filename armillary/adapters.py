@@ -9,8 +9,9 @@ Shape letters: R rank, I numbers in, O numbers out, N tokens.
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from armillary import arguments
 from armillary.errors import BadRequest
 from armillary.lowbit import LowBitLinear
 from armillary.model import Network
@@ -264,11 +266,19 @@ def adapted(network: Network) -> list[tuple[str, Updates]]:
 AdapterSource = str | Path | tuple[str | Path, float]
 
 
-def apply_all(network: Network, sources: Iterable[AdapterSource]) -> None:
+def apply_all(network: Network, sources: Sequence[AdapterSource]) -> None:
     """Apply files, or pairs of a file and how strongly it counts."""
-    for path, weight in map(weighted, sources):
+    for path, weight in weighted(sources):
         apply(network, read_adapter(path), weight=weight)
 
 
-def weighted(source: AdapterSource) -> tuple[str | Path, float]:
-    return source if isinstance(source, tuple) else (source, 1.0)
+def weighted(sources: Sequence[AdapterSource]) -> list[tuple[Path, float]]:
+    """Each file with how strongly it counts. Raises BadRequest for what is neither file nor pair."""
+    found: list[tuple[Path, float]] = []
+    told = "must be a list of files, or of pairs of a file and how strongly it counts"
+    for i, source in enumerate(arguments.several(sources, "adapters", told)):
+        path, weight = source if isinstance(source, tuple) and len(source) == 2 else (source, 1.0)
+        if isinstance(weight, bool) or not isinstance(weight, Real) or not math.isfinite(weight):
+            raise BadRequest(f"adapters[{i}]", arguments.kind(weight), "must be a finite number")
+        found.append((arguments.path(path, f"adapters[{i}]"), float(weight)))
+    return found

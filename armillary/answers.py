@@ -10,8 +10,10 @@ from typing import Any, Literal, NamedTuple
 
 from PIL import Image
 
+from armillary import arguments
 from armillary.errors import BadRequest
 from armillary.media.draw import DARK, GAP, draw_boxes, draw_events, draw_paths, draw_points
+from armillary.media.encode import replacing
 from armillary.media.source import Pixels
 from armillary.tools import ToolCall
 
@@ -109,7 +111,9 @@ class Answer:
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Paint what was found and save it: boxes, points and trajectories on the picture, events as a
-        timeline under the frames of the clip. Raises BadRequest if there are none."""
+        timeline under the frames of the clip. Raises BadRequest if there are none, or for a path that is no
+        picture's."""
+        path = arguments.path(path, "path")
         if self.picture is None:
             raise BadRequest("picture", None, "the question came without a picture or clip to draw on")
         parts: list[Image.Image] = []
@@ -144,11 +148,11 @@ def _stacked(parts: list[Image.Image]) -> Image.Image:
     return canvas
 
 
-def _save(canvas: Image.Image, path: str | os.PathLike[str]) -> None:
-    legal = Image.registered_extensions()
-    if Path(path).suffix.lower() not in legal:
+def _save(canvas: Image.Image, path: Path) -> None:
+    if path.suffix.lower() not in Image.registered_extensions():
         raise BadRequest("path", str(path), "the name of a picture ends in .png, .jpg or .webp")
-    canvas.save(path)
+    with replacing(path) as temporary:
+        canvas.save(temporary)
 
 
 @dataclass(frozen=True)

@@ -138,10 +138,8 @@ def find_guard(source: "str | os.PathLike[str] | Guard | None") -> Guard | None:
     """
     if source is None:
         return None
-    if source == "cosmos":
-        return CosmosGuard()
     if isinstance(source, str | os.PathLike):
-        return WordGuard.read(source)
+        return CosmosGuard() if source == "cosmos" else WordGuard.read(source)
     if not all(hasattr(source, part) for part in ("name", "words", "frames")):
         message = "is no guard: give a file of words, cosmos, or what has name, words and frames"
         raise BadRequest("guard", f"<{type(source).__name__}>", message)

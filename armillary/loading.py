@@ -8,9 +8,9 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
-from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from armillary import arguments
 from armillary.adapters import AdapterSource, apply_all, weighted
 from armillary.adapters import merge as fold_in
 from armillary.budget import Job, Plan, lay, tokens, work
@@ -19,7 +19,7 @@ from armillary.facts import Facts
 from armillary.guard import Guard, find_guard
 from armillary.layout import Layout
 from armillary.layout.blank import Shown, blank_parts
-from armillary.locate import JSON_FILES, files_for, find_device, find_dtype, locate
+from armillary.locate import JSON_FILES, check_want, files_for, find_device, find_dtype, locate
 from armillary.lowbit import Form, check_form
 from armillary.memory import Mode, check_mode, choose, free_bytes
 from armillary.sequence import Pack, Sample, pack
@@ -71,7 +71,8 @@ def load(
     """
     check_mode(memory)
     check_form(weights)
-    watch, merge = find_guard(rare.get("guard")), rare.get("merge", False)
+    watch, merge, loras = find_guard(rare.get("guard")), rare.get("merge", False), weighted(adapters)
+    check_want(want)
     where = find_device(device)
     kind = find_dtype(dtype, where)
     name, folder = locate(source, files=files_for(want))
@@ -86,7 +87,7 @@ def load(
     apply_all(parts.network, adapters)
     if merge:
         fold_in(parts.network)
-    named = tuple((str(path), weight) for path, weight in map(weighted, adapters))
+    named = tuple((str(path), weight) for path, weight in loras)
     facts = replace(facts, memory=choice.mode, weights=weights, adapters=named, guard=watch)
     return World(parts, facts, choice)
 
@@ -117,6 +118,11 @@ def convert(
     Raises BadRequest if `folder` is there already; what is broken off leaves nothing there.
     """
     check_form(weights)
+    target, limit = (
+        arguments.path(folder, "folder"),
+        arguments.whole(shard_bytes, "shard_bytes", 1, 2**63 - 1),
+    )
+    weighted(adapters)  # before weights are read
     device = find_device("cpu")
     kind = None if dtype is None else find_dtype(dtype, device)
     found = locate(source)[1]
@@ -124,7 +130,7 @@ def convert(
         Checkpoint(found).check_family()
         parts = load_parts(found, device=device, dtype=None, memory="stream", weights=weights)
     apply_all(parts.network, adapters)
-    save_parts(parts, Path(folder), dtype=kind, limit=shard_bytes)
+    save_parts(parts, target, dtype=kind, limit=limit)
 
 
 def validate(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from armillary.errors import BadRequest, nearest
+from armillary import arguments
+from armillary.errors import BadRequest
 from armillary.weights import is_reasoner
 
 POCKET = Path(__file__).parent / "pocket" / "checkpoint"
@@ -18,6 +19,9 @@ ALL_FILES = [*TEXT_FILES, *(f"{part}/*.safetensors" for part in PARTS)]
 TRIES, PAUSE = 4, 1.0  # of a download that breaks off; seconds before the second, doubled each time
 NOT_YET = (408, 429)  # too slow, too many: of the answers 400 to 499 those that may change
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+FOLDERS = {"sight": "vision_encoder", "video": "vae", "audio": "sound_tokenizer"}
 
 
 def locate(source: str | os.PathLike[str], *, files: Sequence[str] = ALL_FILES) -> tuple[str, Path]:
@@ -39,10 +43,17 @@ def locate(source: str | os.PathLike[str], *, files: Sequence[str] = ALL_FILES) 
     raise BadRequest("model", name, "neither pocket, nor a folder, nor a hub name like nvidia/Cosmos3-Nano")
 
 
+def check_want(parts: Collection[str]) -> None:
+    """Raises BadRequest for what is no part that comes beside the towers."""
+    if isinstance(parts, str) or not isinstance(parts, Collection):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise BadRequest("want", arguments.kind(parts), f"must be a list of {', '.join(FOLDERS)}")
+    for part in parts:
+        arguments.one_of(part, "want", tuple(FOLDERS))
+
+
 def files_for(parts: Collection[str]) -> list[str]:
     """What is needed of a repository for the towers and some further parts: sight, video, audio."""
-    folders = {"sight": "vision_encoder", "video": "vae", "audio": "sound_tokenizer"}
-    return [*TEXT_FILES, "transformer/*.safetensors", *(f"{folders[part]}/*.safetensors" for part in parts)]
+    return [*TEXT_FILES, "transformer/*.safetensors", *(f"{FOLDERS[part]}/*.safetensors" for part in parts)]
 
 
 def _download(name: str, files: Sequence[str]) -> Path:
@@ -90,6 +101,8 @@ def _may_pass(error: Exception) -> bool:
 
 def find_device(name: str) -> torch.device:
     """ "auto" is the GPU if there is one. Raises BadRequest for a device that is not usable here."""
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - a person's
+        raise BadRequest("device", arguments.kind(name), "must be auto, cpu or cuda, as text")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -102,8 +115,7 @@ def find_device(name: str) -> torch.device:
 
 def find_dtype(name: str, device: torch.device) -> torch.dtype:
     """ "auto" is bfloat16 on a GPU and float32 on a CPU. Raises BadRequest for other names than DTYPES'."""
+    arguments.one_of(name, "dtype", ("auto", *DTYPES))
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
-    if name not in DTYPES:
-        raise BadRequest("dtype", name, f"nearest are {' or '.join(nearest(name, ('auto', *DTYPES)))}")
     return DTYPES[name]

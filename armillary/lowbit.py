@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from armillary.errors import BadRequest, nearest
+from armillary import arguments
 
 Form = Literal["int8", "int4"]
 GROUP = 64  # numbers of a row that share a scale in int4
@@ -27,8 +27,8 @@ BUFFER = 2**20  # numbers that are widened at a time on a CPU
 
 def check_form(form: str | None) -> None:
     """Raises BadRequest for a form of weights that does not exist."""
-    if form is not None and form not in get_args(Form):
-        raise BadRequest("weights", form, f"nearest are {' or '.join(nearest(form, get_args(Form)))}")
+    if form is not None:
+        arguments.one_of(form, "weights", get_args(Form))
 
 
 class LowBitLinear(nn.Module, ABC):

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from armillary.errors import BadRequest, nearest
+from armillary import arguments
 from armillary.lowbit import Form, lower
 from armillary.model import Network
 from armillary.shards import Stored, read_tensor, tensors
@@ -33,8 +33,8 @@ FAULT = 4096  # bytes of a page of the operating system: touching one byte of ea
 
 def check_mode(memory: str | None) -> None:
     """Raises BadRequest for a memory mode that does not exist."""
-    if memory is not None and memory not in MODES:
-        raise BadRequest("memory", memory, f"nearest are {' or '.join(nearest(memory, MODES))}")
+    if memory is not None:
+        arguments.one_of(memory, "memory", MODES)
 
 
 # -- pages -------------------------------------------------------------------------------------------------

@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 
+from armillary import arguments
 from armillary.answers import Answer
 from armillary.decode import Sampling
+from armillary.errors import BadRequest
 from armillary.facts import Canvas, Facts, Numbers
 from armillary.guard import Guard, screen_frames, screen_words
 from armillary.locate import find_dtype
@@ -50,6 +51,7 @@ class _Clock:
     """Passes each step on, and takes the time of what lies before and after the last one."""
 
     def __init__(self, on_step: OnStep | None) -> None:
+        arguments.callback(on_step, "on_step")
         self.started = self.stepped = time.perf_counter()
         self.on_step = on_step
 
@@ -96,7 +98,7 @@ class World:
         were loaded stay so; `convert` copies without rounding. Raises BadRequest if `folder` is there.
         """
         kind = None if dtype is None else find_dtype(dtype, self.parts.device)
-        save_parts(self.parts, Path(folder), dtype=kind)
+        save_parts(self.parts, arguments.path(folder, "folder"), dtype=kind)
 
     @overload
     def reason(
@@ -141,6 +143,8 @@ class World:
         of each token. Thinking ends after `thinking_budget` tokens. `tools`, in OpenAI's form, may be called
         (`tool_choice` "auto"), or one must be ("required", or its name): `.tool_calls` says which.
         """
+        if not isinstance(stream, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - a person's
+            raise BadRequest("stream", arguments.kind(stream), "true or false")
         several = options.get("n") not in (None, 1)  # answers to what is read once
         reasoner = self.reasoner(remembered=sys.maxsize if several else 0)
         self.ask(reasoner, prompt, messages=messages, images=images, videos=videos, **options)
@@ -155,6 +159,8 @@ class World:
         `slots` answers are written at once, others wait; context tokens up to `remembered` are kept for
         conversations that begin alike.
         """
+        slots = arguments.whole(slots, "slots", 1, 4096)
+        remembered = arguments.whole(remembered, "remembered", 0, sys.maxsize)
         return Reasoner(self.parts, slots=slots, remembered=remembered)
 
     def ask(
@@ -168,6 +174,8 @@ class World:
         **options: Unpack[AnswerOptions],
     ) -> int:
         """Hand a question, as in `reason`, to a `reasoner`. Gives the ticket by which it names the answer."""
+        if not isinstance(reasoner, Reasoner):  # pyright: ignore[reportUnnecessaryIsInstance] - a person's
+            raise BadRequest("reasoner", arguments.kind(reasoner), "must be one of `world.reasoner()`")
         asked = {"prompt": prompt, "messages": messages, "images": images, "videos": videos}
         request, receipt, turns = question({**asked, **options}, self.facts)
         return reasoner.add(

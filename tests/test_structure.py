@@ -21,6 +21,7 @@ ALL_FILES = [
 # A part of the package may import itself and parts of earlier layers, but no other part of its own layer.
 LAYERS = (
     ("errors", "names"),
+    ("arguments",),
     ("alone", "guard", "requests", "schema", "shards"),
     ("facts", "tools"),
     ("modes",),

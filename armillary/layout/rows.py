@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from armillary import arguments
 from armillary.errors import BadRequest, nearest
 from armillary.sequence import Pack, Sample
 
@@ -106,7 +107,7 @@ class Layout:
 
 def check_picture(path: str | os.PathLike[str]) -> None:
     """Refuse a name that `Layout.draw` cannot write."""
-    suffix = Path(path).suffix.lower()
+    suffix = arguments.path(path, "output").suffix.lower()
     if suffix not in SUFFIXES:
         close = " or ".join(nearest(suffix, SUFFIXES))
         raise BadRequest("output", os.fspath(path), f"a layout is drawn as .svg or .png; nearest: {close}")

@@ -6,13 +6,13 @@ Legend: T frames, H height, W width, C channels, N samples.
 import os
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from armillary import arguments
 from armillary.errors import BadRequest, nearest
 from armillary.media.draw import COLOURS, contact_sheet, font, ticks
 from armillary.media.encode import check_frames, check_sound, frame_rate, write_gif, write_mp4, write_png
@@ -43,6 +43,8 @@ class Clip:
     def __post_init__(self) -> None:
         check_frames(self.frames)
         frame_rate(self.fps)
+        if not isinstance(self.receipt, dict):  # pyright: ignore[reportUnnecessaryIsInstance] - a person's
+            raise BadRequest("receipt", arguments.kind(self.receipt), "must be a dictionary")
         if self.sound is not None:
             check_sound(self.sound, self.sample_rate)
 
@@ -56,7 +58,8 @@ class Clip:
 
         Raises BadRequest for another suffix, a missing folder, or a .png of several frames.
         """
-        suffix = Path(path).suffix.lower()
+        path = arguments.path(path, "path")
+        suffix = path.suffix.lower()
         if suffix == ".mp4":
             write_mp4(
                 path,
@@ -82,6 +85,7 @@ class Clip:
 
         `scale` multiplies the frames' size; without it they are brought to about 192 pixels, small ones by a
         whole factor with sharp pixels so that they can be judged. Without `columns` the sheet is roughly 4:3.
+        Raises BadRequest for a sheet of over 80 million pixels.
         """
         times_s = [index / self.fps for index in range(len(self.frames))]
         return contact_sheet(self.frames, times_s, columns=columns, scale=scale)

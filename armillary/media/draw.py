@@ -10,9 +10,10 @@ from typing import TypeAlias
 
 from PIL import Image, ImageDraw, ImageFont
 
+from armillary import arguments
 from armillary.errors import BadRequest
 from armillary.media.pictures import PictureSource, read_picture
-from armillary.media.source import Pixels
+from armillary.media.source import MAX_PIXELS, Pixels
 
 Colour: TypeAlias = tuple[int, int, int]
 Font: TypeAlias = ImageFont.FreeTypeFont | ImageFont.ImageFont
@@ -125,15 +126,15 @@ def contact_sheet(
     whole factor with sharp pixels so that they can be judged. Without `columns` the sheet is roughly 4:3.
     """
     count, (height, width) = len(frames_THWC), frames_THWC.shape[1:3]
-    scale = _sheet_scale(max(height, width)) if scale is None else scale
-    if not 0 < scale < math.inf:
-        raise BadRequest("scale", scale, "a positive factor")
+    scale = _sheet_scale(max(height, width)) if scale is None else arguments.positive(scale, "scale")
+    largest = math.sqrt(MAX_PIXELS / (count * height * width))
+    if scale > max(largest, 1.0):
+        raise BadRequest("scale", scale, f"the sheet would be too large; at most {max(largest, 1.0):.3g}")
     cell = (max(1, round(width * scale)), max(1, round(height * scale)))
     step_x, step_y = max(cell[0], TIME_WIDTH) + GAP, cell[1] + TIME_HEIGHT
     if columns is None:
         columns = min(count, math.ceil(math.sqrt(count * step_y / step_x * 4 / 3)))
-    if columns < 1:
-        raise BadRequest("columns", columns, "at least 1")
+    columns = arguments.whole(columns, "columns", 1, max(count, 1))
     rows = math.ceil(count / columns)
     sheet = Image.new("RGB", (GAP + columns * step_x, GAP + rows * step_y), DARK)
     draw, text = ImageDraw.Draw(sheet), font(13)

@@ -4,11 +4,11 @@ Shape letters: K actions, D numbers of one action.
 """
 
 import json
-import math
 import os
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from armillary import arguments
 from armillary.errors import BadRequest
 from armillary.media import Clip
 from armillary.robots.contract import Floats, Robot
@@ -43,8 +43,8 @@ class Actions:
             raise BadRequest("domain", self.domain, f"these actions are for {body.name!r}")
         object.__setattr__(self, "body", body)
         object.__setattr__(self, "values", body.check(self.values))
-        if not 0 < self.fps < math.inf:
-            raise BadRequest("fps", self.fps, "must be a positive number of actions a second")
+        arguments.positive(self.fps, "fps")
+        arguments.several(self.names, "names", "must be a list of the columns' names")
         if self.names and len(self.names) != self.values.shape[1]:
             raise BadRequest("names", list(self.names), f"{self.values.shape[1]} columns need as many names")
 
@@ -85,6 +85,8 @@ class Actions:
         Raises BadRequest for anything else, for a domain other than `domain`, and for a digest other than
         ours: those numbers meant something else where they were written.
         """
+        if not isinstance(text, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - a person's
+            raise BadRequest("actions", arguments.kind(text), "must be JSON, as text or bytes")
         shown = f"<{len(text)} {'bytes' if isinstance(text, bytes) else 'letters'}>"  # it may be any file
         try:
             content: Any = json.loads(text)

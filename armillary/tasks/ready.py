@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
+from armillary import arguments
 from armillary.codecs.audio_vae import AudioVAEConfig
-from armillary.errors import BadRequest, nearest
+from armillary.errors import BadRequest
 from armillary.facts import Canvas, Facts, Numbers, Usual
 from armillary.media import read_picture
 from armillary.media.source import Pixels, open_binary
@@ -281,6 +282,5 @@ def checker(task: str) -> Callable[[Mapping[str, Any], Facts], Receipt]:
         "inverse_dynamics": lambda given, facts: acting(InverseDynamicsRequest, given, facts).receipt,
         "policy": lambda given, facts: acting(PolicyRequest, given, facts).receipt,
     }
-    if task not in checks:
-        raise BadRequest("task", task, f"nearest are {' or '.join(nearest(task, checks))}")
+    arguments.one_of(task, "task", checks)
     return checks[task]
