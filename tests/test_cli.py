@@ -393,8 +393,8 @@ def test_convert_writes_with_adapters_by_weight(
     )
     merge = ("--merge", "a.safetensors=0.5", "--merge", "b")
     assert run("convert", "pocket", "made", "--dtype", "float16", *merge) == 0
-    adapters = [("a.safetensors", 0.5), ("b", 1.0)]
-    assert asked == {"args": ("pocket", Path("made")), "dtype": "float16", "adapters": adapters}
+    rest = {"adapters": [("a.safetensors", 0.5), ("b", 1.0)], "weights": None}
+    assert asked == {"args": ("pocket", Path("made")), "dtype": "float16"} | rest
     assert capsys.readouterr().out == "made\n"
     assert run("convert", "pocket", "made", "--merge", "a=strong") == 2
     assert "a weight is a number" in capsys.readouterr().err
