@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from errno import EDQUOT, ENOSPC
 
 
 class BadRequest(ValueError):
@@ -25,6 +26,11 @@ def lacks_memory(error: BaseException) -> bool:
     """Does an error say that there is not enough memory, the device's or the machine's?"""
     said = ("out of memory", "can't allocate memory", "not enough memory")
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in said)
+
+
+def lacks_disk(error: BaseException) -> bool:
+    """Does an error say that the disk is full?"""
+    return getattr(error, "errno", None) in (ENOSPC, EDQUOT) or "disk is full" in str(error)
 
 
 def nearest(value: object, legal: Iterable[object], count: int = 2) -> list[str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -75,6 +76,8 @@ def create_app(world: World, settings: Settings) -> FastAPI:
         FloatingPointError,
         MemoryError,
         RuntimeError,
+        OSError,
+        sqlite3.Error,
         HTTPException,
     ):
         app.add_exception_handler(kind, answer_error)

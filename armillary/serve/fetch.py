@@ -18,6 +18,9 @@ from armillary.errors import BadRequest
 
 PORTS = {"http": 80, "https": 443}
 HOPS = 4
+GLOBAL_6 = ipaddress.ip_network("2000::/3")  # what is handed out of IPv6 (RFC 4291)
+WRAPPED_6 = ipaddress.ip_network("64:ff9b::/96")  # IPv4 behind a translator (RFC 6052)
+SPECIAL_4 = [ipaddress.ip_network(net) for net in ("192.0.0.0/24", "192.88.99.0/24")]  # RFC 6890
 CHUNK = 65536
 
 Resolve = Callable[[str, int], list[str]]
@@ -45,9 +48,10 @@ def is_global(address: str) -> bool:
         inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo or (None, None))[1]
         if inner is not None:
             return is_global(str(inner))
-        if ip in ipaddress.ip_network("64:ff9b::/96"):
+        if ip in WRAPPED_6:
             return is_global(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
-    return ip.is_global and not ip.is_multicast
+        return ip in GLOBAL_6 and ip.is_global
+    return ip.is_global and not ip.is_multicast and not any(ip in net for net in SPECIAL_4)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from armillary.errors import BadRequest, Cancelled, lacks_memory
+from armillary.errors import BadRequest, Cancelled, lacks_disk, lacks_memory
 from armillary.serve.settings import Settings
 
 OPEN = ("/health",)
@@ -55,6 +55,8 @@ def explain(error: Exception) -> tuple[int, dict[str, Any]]:
         return 500, problem(500, f"{error}; other requests are not affected", code="not_finite")
     if lacks_memory(error):
         return 500, problem(500, "not enough memory for this request; ask for less", code="out_of_memory")
+    if lacks_disk(error):
+        return 507, problem(507, "there is no room on this server's disk; delete some jobs or files")
     return 500, problem(500, "the server failed; its log says how", code="server_error")
 
 

@@ -1,7 +1,9 @@
 """Who may ask, what is read and fetched, and how much of everything: what SECURITY.md promises."""
 
+import errno
 import os
 import socket
+import sqlite3
 import threading
 import time
 import urllib.parse
@@ -245,7 +247,8 @@ def test_a_url_of_a_named_host_is_fetched_once_resolved(network: Callable, host:
 
 @pytest.mark.parametrize(
     "address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1",
-                "fe80::1%eth0", "0.0.0.0", "224.0.0.1", "100.64.0.1", "2002:7f00:1::"]
+                "fe80::1%eth0", "0.0.0.0", "224.0.0.1", "100.64.0.1", "2002:7f00:1::",
+                "64:ff9b:1::7f00:1", "::127.0.0.1", "fec0::1", "192.0.0.8", "192.88.99.1", "fd00::1"]
 )  # fmt: skip
 def test_a_name_that_leads_inside_is_not_connected_to(network: Callable, address: str) -> None:
     fetcher, dialled = network(address)
@@ -308,6 +311,7 @@ def test_without_hosts_no_url_is_fetched(live: Live) -> None:
 FAILURES = [
     (MemoryError(), "out_of_memory"),
     (RuntimeError("CUDA out of memory"), "out_of_memory"),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out_of_memory"),
     (FloatingPointError("NaN at step 3"), "not_finite"),
     (KeyError("x"), "server_error"),
 ]
@@ -358,3 +362,22 @@ def test_text_that_would_keep_everybody_waiting_is_refused_at_once(live: Live, t
             ("/v1/images/generations", {"prompt": text}),
         ):
             assert http.post(path, json=body).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device"), sqlite3.OperationalError("database or disk is full")],
+)
+def test_a_full_disk_is_told_and_the_next_job_is_made(
+    live: Live, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def full(*_: object) -> None:
+        raise error
+
+    body = {"prompt": "a disc", "num_inference_steps": 1, "num_frames": 1}
+    with live.http() as http:
+        for name in ("write", "add"):
+            with monkeypatch.context() as patched:
+                patched.setattr(live.service.jobs.store, name, full)
+                assert http.post("/v1/videos", json=body).status_code == 507
+        assert http.post("/v1/videos/sync", json=body).status_code == 200
