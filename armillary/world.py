@@ -150,7 +150,8 @@ class World:
         self.ask(reasoner, prompt, messages=messages, images=images, videos=videos, **options)
         deltas = drain(reasoner)
         if self.facts.guard is not None:
-            deltas = _screened_answers(deltas, self.facts.guard)
+            # held back until the guard has seen every whole answer
+            deltas = iter([screened(delta, self.facts.guard) for delta in deltas])
         return deltas if stream else gather(deltas)
 
     def reasoner(self, *, slots: int = SLOTS, remembered: int = REMEMBERED) -> Reasoner:
@@ -385,16 +386,11 @@ def _sampling(request: ReasonRequest) -> Sampling:
     )
 
 
-def _screened_answers(deltas: Iterator[Delta], guard: Guard) -> Iterator[Delta]:
-    """Deltas held back until the guard has seen every whole answer. Raises Blocked."""
-    return iter([screened(delta, guard) for delta in deltas])
-
-
 def screened(delta: Delta, guard: Guard) -> Delta:
     """A piece of an answer; the last, which holds the whole, has been seen by the guard. Raises Blocked."""
     if delta.answer is None:
         return delta
-    calls = [json.dumps([call.name, call.arguments]) for call in delta.answer.tool_calls]
+    calls = [json.dumps([call.name, call.arguments], ensure_ascii=False) for call in delta.answer.tool_calls]
     words = "\n".join([delta.answer.thinking, delta.answer.text, *calls])
     told = str(screen_words(guard, "output", words))
     said = {**delta.answer.receipt, "guard": {**delta.answer.receipt["guard"], "output": told}}
