@@ -350,9 +350,8 @@ class World:
             actions, choice = choose_policy(*case, judge=judge, count=request.candidates, **how)
             actions = actions if request.decode else replace(actions, clip=None)
             receipt = replace(receipt, choice=choice.to_dict())
-        tile: int | None = None
+        tile = actions.clip and actions.clip.receipt.get("tile")
         if actions.clip is not None:
-            tile = actions.clip.receipt.get("tile")
             receipt, frames = self._screened(receipt, actions.clip.frames)
             actions = replace(actions, clip=replace(actions.clip, frames=frames))
         told = receipt.spent({}, clock.seconds(), tile).to_dict()
