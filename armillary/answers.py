@@ -3,10 +3,12 @@
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from PIL import Image
 
@@ -18,6 +20,10 @@ from armillary.media.source import Pixels
 from armillary.tools import ToolCall
 
 SCALE = 1000  # the model counts each side of a picture from 0 to this
+OPENING = re.compile(r"[\[{\s]+")
+RUN = 64  # characters of such a run, at most, that are looked at one by one
+LARGEST_SIDE = {".jpg": 65500, ".jpeg": 65500, ".webp": 16383}  # pixels
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 TRAJECTORY = "trajectory"  # points whose label says so are one path, in their order
 
 
@@ -149,8 +155,14 @@ def _stacked(parts: list[Image.Image]) -> Image.Image:
 
 
 def _save(canvas: Image.Image, path: Path) -> None:
-    if path.suffix.lower() not in Image.registered_extensions():
+    if path.suffix.lower() not in SUFFIXES:
         raise BadRequest("path", str(path), "the name of a picture ends in .png, .jpg or .webp")
+    most = LARGEST_SIDE.get(path.suffix.lower())
+    if most and max(canvas.size) > most:
+        size = f"{canvas.width}x{canvas.height}"
+        raise BadRequest(
+            "path", str(path), f"{size} pixels; a {path.suffix} has {most} a side at most: use .png"
+        )
     with replacing(path) as temporary:
         canvas.save(temporary)
 
@@ -196,8 +208,10 @@ def _json_values(text: str) -> Iterator[Any]:
         if text[at] in "[{":
             try:
                 value, at = decoder.raw_decode(text, at)
-            except (json.JSONDecodeError, RecursionError):
+            except ValueError:  # no JSON, or a number longer than Python reads
                 pass
+            except RecursionError:  # of a run of brackets only the last may hold something that ends
+                at = max(at, OPENING.match(text, at).end() - RUN)  # pyright: ignore[reportOptionalMemberAccess]
             else:
                 yield value
                 continue
@@ -219,9 +233,17 @@ def _items(value: Any) -> Iterator[Mapping[str, Any]]:
 def _numbers(value: Any, count: int) -> list[float] | None:
     if not isinstance(value, list) or len(value) != count:
         return None
-    if not all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in value):
+    numbers = [_number(v) for v in cast("list[Any]", value)]
+    return [n for n in numbers if n is not None] if None not in numbers else None
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, as a float; None for what is none, and for whole numbers that no float holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return [float(v) for v in value]
+    with suppress(OverflowError):
+        return float(value) if math.isfinite(value) else None
+    return None
 
 
 def _pixel(value: float, side: int) -> float:
@@ -261,5 +283,5 @@ def _seconds(value: Any) -> float | None:
         value = (
             sum(part * 60**power for power, part in enumerate(reversed(parts))) if len(parts) <= 3 else None
         )
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if known and math.isfinite(value) and value >= 0 else None
+    number = _number(value)
+    return number if number is not None and number >= 0 else None

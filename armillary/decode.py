@@ -93,7 +93,9 @@ class Sampler:
         """Repetition (Keskar et al. 2019) weighs on prompt and answer, presence on the answer alone."""
         repetition, presence = self.sampling.repetition_penalty, self.sampling.presence_penalty
         if repetition != 1:
-            weighed_V = torch.where(logits_V > 0, logits_V / repetition, logits_V * repetition)
+            strongest = torch.finfo(torch.float32).max  # or a small penalty makes infinities
+            divided_V = (logits_V / repetition).clamp(max=strongest)
+            weighed_V = torch.where(logits_V > 0, divided_V, logits_V * repetition)
             logits_V = torch.where(self._met_V, weighed_V, logits_V)
         return logits_V - presence * self._said_V if presence else logits_V
 
@@ -103,6 +105,7 @@ class Sampler:
         kept_K, tokens_K = scaled_V.topk(count)
         chances_K = kept_K.softmax(dim=0)
         before_K = chances_K.cumsum(dim=0) - chances_K
+        before_K[0] = -1.0  # the likeliest stays: fp32 holds some top_p as 0
         chances_K = torch.where(before_K < self.sampling.top_p, chances_K, 0.0)
         return int(tokens_K[torch.multinomial(chances_K, 1, generator=self._generator)])
 

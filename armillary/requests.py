@@ -16,6 +16,7 @@ from armillary.errors import BadRequest, nearest
 Task = Literal["reason", "upsample", "generate", "forward_dynamics", "inverse_dynamics", "policy"]
 Asked = TypeVar("Asked", bound="Request")
 LONGEST_TEXT, TURN = 2**20, 64  # characters
+DEEPEST = 64  # levels of lists and dictionaries that a receipt or a message shows
 MEDIA = {"image", "video", "image_url", "video_url"}  # parts of a conversation that hold no words
 
 
@@ -32,7 +33,11 @@ def _words(value: object) -> object:
 def _whole_text(value: object) -> object:
     """The text, or the conversation with every text in it, as it is; ValueError for half of a character, and
     for more than anybody reads: cutting that into tokens would keep everything else waiting."""
-    if _characters(value) > LONGEST_TEXT:
+    try:
+        count = _characters(value)
+    except RecursionError:
+        raise ValueError("is nested too deeply, or holds itself") from None
+    if count > LONGEST_TEXT:
         raise ValueError(
             f"is too long: at most {LONGEST_TEXT} characters, each turn and part counts as {TURN}"
         )
@@ -330,16 +335,19 @@ def _refuse(kind: type[Request], given: Mapping[str, Any], error: ValidationErro
     raise BadRequest(name, shown(given[name]), legal + near) from None
 
 
-def shown(value: Any) -> Any:
-    """A value as plain JSON; of pictures, clips, arrays and data URIs a short description."""
+def shown(value: Any, deepest: int = DEEPEST) -> Any:
+    """A value as plain JSON; of pictures, clips, arrays and data URIs a short description, of what lies
+    `deepest` levels deep none."""
+    if deepest == 0:
+        return "..."
     if isinstance(value, str) and value[:5].lower() == "data:" and ";base64," in value[:200]:
         return f"<data URI of {len(value)} characters>"
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, list | tuple):
-        return [shown(item) for item in cast("list[Any]", value)]
+        return [shown(item, deepest - 1) for item in cast("list[Any]", value)]
     if isinstance(value, Mapping):
-        return {str(key): shown(item) for key, item in cast("dict[Any, Any]", value).items()}
+        return {str(key): shown(item, deepest - 1) for key, item in cast("dict[Any, Any]", value).items()}
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
     if hasattr(value, "__fspath__"):

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, PydanticUserError, ValidationError
 
 from armillary.errors import BadRequest
 
@@ -25,18 +25,33 @@ def json_schema(asked: Any) -> dict[str, Any]:
     That of a model allows no properties beyond the model's: its objects would not hold them.
     """
     if isinstance(asked, type) and issubclass(asked, BaseModel):
-        return _closed(asked.model_json_schema())
+        return _closed(_plain(_described(asked)))
     if not isinstance(asked, Mapping):
         raise BadRequest("schema", str(asked), "a pydantic model, or a JSON schema as a dictionary")
+    return _plain(dict(asked))
+
+
+def _described(model: type[BaseModel]) -> dict[str, Any]:
     try:
-        text = json.dumps(dict(asked), allow_nan=False)
+        return model.model_json_schema()
+    except (PydanticUserError, NameError, AttributeError) as error:  # no JSON form, or not all defined
+        reason = str(error).splitlines()[0]
+        raise BadRequest("schema", model.__name__, f"this model has no JSON schema: {reason}") from None
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema as it would come from a file, of a size and depth that the engine reads."""
+    try:
+        text = json.dumps(schema, allow_nan=False)
         if len(text) > LONGEST:
             raise BadRequest("schema", text, f"is {len(text)} characters long; at most {LONGEST}")
         return json.loads(text)
     except BadRequest:
         raise
-    except (TypeError, ValueError, RecursionError) as error:
-        raise BadRequest("schema", str(asked), f"a JSON schema is plain JSON ({error})") from None
+    except RecursionError:
+        raise BadRequest("schema", "…", "is nested too deeply, or holds itself") from None
+    except (TypeError, ValueError) as error:
+        raise BadRequest("schema", str(schema), f"a JSON schema is plain JSON ({error})") from None
 
 
 def _closed(node: Any) -> Any:
@@ -53,7 +68,11 @@ def grammar(schema: Mapping[str, Any]) -> str:
     """A schema for the engine. Raises BadRequest naming the keyword that is wrong or that it cannot hold."""
     from llguidance import LLMatcher
 
-    return _checked(LLMatcher.grammar_from_json_schema(dict(schema), overrides=_STYLE), schema)
+    try:
+        made = LLMatcher.grammar_from_json_schema(dict(schema), overrides=_STYLE)
+    except ValueError as error:  # a number or text that no other program reads
+        raise BadRequest("schema", dict(schema), f"cannot be held to: {error}") from None
+    return _checked(made, schema)
 
 
 def call_grammar(before: str, schema: Mapping[str, Any], after: str) -> str:
@@ -92,11 +111,14 @@ class Form:
     def allowed(self) -> bytes:
         """One byte for each token of the tokenizer, not zero if it may come next.
 
-        Raises BadRequest if the engine gives up on a grammar that is too large.
+        Raises BadRequest if the engine gives up on a grammar that is too large, or that nothing satisfies.
         """
-        if self._matcher.is_error():
-            raise BadRequest("schema", "…", f"cannot be followed: {self._matcher.get_error()}")
-        return self._matcher.compute_logit_bias()
+        bias = self._matcher.compute_logit_bias()
+        if self._matcher.is_error():  # then the end alone would be allowed, in the middle of a text
+            told = self._matcher.get_error().partition("\n")[0]
+            reason = "nothing satisfies it" if told == "NoExtensionBias" else told
+            raise BadRequest("schema", "…", f"cannot be followed: {reason}")
+        return bias
 
     def add(self, token: int) -> None:
         """Go on by a token that was allowed."""
@@ -118,5 +140,5 @@ def parse(asked: Any, text: str) -> tuple[Any, str]:
         return json.loads(text), ""
     except ValidationError as error:
         return None, str(error.errors()[0]["msg"])
-    except ValueError as error:
-        return None, str(error)
+    except Exception as error:  # noqa: BLE001 (JSON too deep to read; the model's own validators)
+        return None, str(error) or type(error).__name__

@@ -1,6 +1,7 @@
 """Boxes, points and events found in what the model wrote, and drawn."""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ SIZE = (50, 200)  # height, width
 BOX = '{"bbox_2d": [100, 200, 500, 1000], "label": "red disc"}'
 WANTED = Box(20, 10, 100, 50, "red disc")
 NESTED = "[" * 3_000
+STILL = Film(np.zeros((1, 8, 8, 3), np.uint8), (0.0,))
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,9 @@ def test_corners_are_put_in_order_and_kept_inside() -> None:
         '{"start": "soon", "end": "later"}',
         '{"start": 1, "end": [2]}',
         "no JSON { here ] at all",
+        f'{{"bbox_2d": [{"1" * 400}, 2, 3, 4]}}',  # more than a float holds
+        f'{{"bbox_2d": [{"1" * 5000}, 2, 3, 4]}}',  # more than Python reads
+        f'{{"start": {"1" * 400}, "end": 2}}',
     ],
 )
 def test_what_is_malformed_gives_no_marks(item: str) -> None:
@@ -134,6 +139,9 @@ def test_events_are_bars_on_the_time_axis_under_the_frames_seen(tmp_path: Path) 
         ({"events": (Event(0, 1),)}, "a.png", "no boxes"),
         ({}, "a.png", "no boxes, points or events"),
         ({"boxes": (WANTED,)}, "a.doc", "ends in"),
+        ({"boxes": (WANTED,)}, "a.psd", "ends in"),  # Pillow reads it and writes none
+        ({"events": (Event(0, 1),) * 1600, "film": STILL}, "a.jpg", "65500 a side"),
+        ({"events": (Event(0, 1),) * 20_000, "film": STILL}, "a.png", "at most 2[0-9]{3} can be drawn"),
     ],
 )
 def test_an_answer_that_cannot_be_drawn_says_why(
@@ -142,3 +150,17 @@ def test_an_answer_that_cannot_be_drawn_says_why(
     with pytest.raises(BadRequest, match=message):
         answer(**marks).draw(tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_of_brackets_without_end_keeps_nobody_waiting() -> None:
+    started = time.process_time()
+    assert find_marks("[" * 100_000 + BOX, SIZE).boxes == (WANTED,)
+    assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize("label", ["two\nlines", "x" * 100_000, "\n", "half \ud800", "a\0b"])
+def test_any_label_can_be_drawn(tmp_path: Path, label: str) -> None:
+    marks = {"boxes": (Box(20, 10, 100, 40, label),), "points": (Point(150, 20, label),)}
+    started = time.process_time()
+    answer(**marks, events=(Event(0, 1, label),), film=STILL).draw(tmp_path / "a.png")
+    assert time.process_time() - started < 2

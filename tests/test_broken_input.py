@@ -85,6 +85,13 @@ def test_half_a_character_in_a_conversation_is_named(content: Any) -> None:
         ask(ReasonRequest, {"messages": [{"role": "user", "content": content}]})
 
 
+def test_a_conversation_that_holds_itself_is_named() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(BadRequest, match="too deeply"):
+        ask(ReasonRequest, {"messages": [{"role": "user", "content": endless}]})
+
+
 def test_numbers_of_numpy_count_as_numbers() -> None:
     made = ask(GenerateRequest, {"prompt": "x", "seed": np.int64(7), "guidance": np.float32(2)})
     assert (made.seed, type(made.seed), made.guidance) == (7, int, 2.0)

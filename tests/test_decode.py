@@ -52,6 +52,20 @@ def test_presence_penalty_weighs_on_the_answer_alone() -> None:
     assert [sampler.choose(torch.tensor([1.0, 0.7, 0.1])) for _ in range(4)] == [0, 1, 0, 0]
 
 
+@pytest.mark.parametrize("options", [{"top_p": 1e-50}, {"top_p": 5e-324}, {"top_p": 0.5, "top_k": 1}])
+def test_however_little_is_kept_the_likeliest_token_stays(options: dict[str, float]) -> None:
+    assert draws([0.0, 1.0, 0.5], 20, **options).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("penalty", [1e-30, 1e-45, 5e-324])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_smallest_penalty_makes_the_likeliest_met_token_certain(
+    penalty: float, temperature: float
+) -> None:
+    sampler = Sampler(Sampling(repetition_penalty=penalty, temperature=temperature), torch.tensor([0, 3]), 4)
+    assert sampler.choose(torch.tensor([0.5, 2.0, -1.0, 0.0])) == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

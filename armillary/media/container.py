@@ -87,6 +87,10 @@ def read_timeline(source: FileSource, field: str) -> tuple[Timeline, bool]:
         if not packets or not whole or (container.format.name == "gif" and not _gif_ends(source, field)):
             raise BadRequest(field, shown(source), f"is cut short after {len(packets)} frames")
         visible = [packet for packet in packets if not packet.is_discard]  # the others only help to decode
+        if not visible:
+            raise BadRequest(
+                field, shown(source), "shows none of its frames: its edit list leaves them all out"
+            )
         times = [packet.pts for packet in visible if packet.pts is not None]
         if not times or len(times) < len(visible) or stream.time_base is None:
             raise BadRequest(field, shown(source), "has frames without presentation times; rewrite it as MP4")

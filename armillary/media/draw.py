@@ -34,6 +34,7 @@ CELL = 192
 """Longer side of a contact sheet's pictures, in pixels, unless a scale is given."""
 TIME_WIDTH, TIME_HEIGHT, GAP = 56, 24, 8
 DARK, GRID, LIGHT = (24, 24, 24), (58, 58, 58), (220, 220, 220)
+LINE = 1000  # letters of a label, more are never measured
 TIMELINE, ROW = 640, 44  # pixels: narrowest timeline, height of one event
 
 
@@ -162,6 +163,9 @@ def draw_events(
     seconds. Ticks on the axis stand where the frames of the sheet do."""
     sheet = contact_sheet(frames_THWC, times_s)
     width = max(sheet.width, TIMELINE)
+    most = (MAX_PIXELS // width - sheet.height - 46) // ROW
+    if len(spans_s) > most:
+        raise BadRequest("events", f"{len(spans_s)} events", f"at most {most} can be drawn on one picture")
     canvas = Image.new("RGB", (width, sheet.height + 46 + ROW * len(spans_s)), DARK)
     canvas.paste(sheet, ((width - sheet.width) // 2, 0))
     draw, text, left, top = ImageDraw.Draw(canvas), font(13), 24, sheet.height + 12
@@ -188,10 +192,11 @@ def draw_events(
 
 
 def _shortened(draw: ImageDraw.ImageDraw, words: str, width: float, text: Font) -> str:
-    """The words, or as many letters of them as fit."""
+    """The words in one line, or as many letters of them as fit."""
     words = " ".join(words.split("\n"))
-    if draw.textlength(words, text) <= width:
+    if draw.textlength(words[:LINE], text) <= width and len(words) <= LINE:
         return words
+    words = words[:LINE]
     while words and draw.textlength(f"{words}...", text) > width:
         words = words[:-1]
     return f"{words}..."
@@ -234,8 +239,9 @@ def _label(draw: ImageDraw.ImageDraw, corner: tuple[int, int], name: str, colour
     """The name on a patch of its colour, above the corner if there is room, always inside the picture."""
     if not name:
         return
-    width, height = math.ceil(draw.textlength(name, text)) + 8, 22
     canvas_width, canvas_height = draw.im.size
+    name = _shortened(draw, name, max(canvas_width, READABLE) - 8, text)
+    width, height = math.ceil(draw.textlength(name, text)) + 8, 22
     x = min(max(corner[0], 0), max(canvas_width - width, 0))
     y = min(corner[1] - height if corner[1] >= height else corner[1], canvas_height - height)
     draw.rectangle((x, y, x + width, y + height), fill=colour, outline=(0, 0, 0))

@@ -109,6 +109,8 @@ def _high_range(file: IO[bytes], field: str) -> Pixels | None:
     any other picture. Pillow gives eight bits and no curve, so FFmpeg decodes these."""
     head = file.read(HEADER)
     file.seek(0)
+    if not (head.startswith(b"\x89PNG") or head[4:8] == b"ftyp"):
+        return None
     marks = ((head.find(mark), place) for mark, place in TRANSFER_MARKS)
     if not any(at >= 0 and head[at + place : at + place + 1] in (b"\x10", b"\x12") for at, place in marks):
         return None

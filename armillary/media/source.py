@@ -7,6 +7,7 @@ Legend: H height, W width, C channels.
 import base64
 import binascii
 import os
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from io import BytesIO
@@ -68,11 +69,14 @@ def open_binary(source: FileSource, field: str) -> Generator[IO[bytes]]:
     if not isinstance(source, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - a person's
         raise BadRequest(field, shown(source), "give a path, the bytes of a file, or pixels as uint8")
     try:
-        file = Path(source).open("rb")  # noqa: SIM115 (closed below)
+        regular = stat.S_ISREG(Path(source).stat().st_mode)
+        file = Path(source).open("rb") if regular else None  # noqa: SIM115 (closed below)
     except OSError as error:
         raise BadRequest(field, shown(source), f"cannot be opened: {error.strerror}") from error
     except ValueError as error:  # a zero byte, or half of a character
         raise BadRequest(field, shown(source), f"cannot be the name of a file: {error}") from error
+    if file is None:  # a folder, or a pipe: that may never begin or end, and cannot be read twice
+        raise BadRequest(field, shown(source), "is no file on a disk: a folder, a pipe or a device")
     with file:
         yield file
 
@@ -86,7 +90,11 @@ def read_data_uri(uri: str, field: str) -> bytes:
     head, comma, body = uri.partition(",")
     if head[:5].lower() != "data:" or not comma or not head.lower().endswith(";base64"):
         raise BadRequest(field, shown(uri), "a data URI reads data:image/png;base64,... and nothing else")
-    letters = b"".join(unquote_to_bytes(body).split()).translate(bytes.maketrans(b"-_", b"+/")).rstrip(b"=")
+    letters = (
+        b"".join(unquote_to_bytes(body.encode(errors="replace")).split())
+        .translate(bytes.maketrans(b"-_", b"+/"))
+        .rstrip(b"=")
+    )
     try:
         found = base64.b64decode(letters + b"=" * (-len(letters) % 4), validate=True)
     except binascii.Error as error:

@@ -1,6 +1,7 @@
 """Every kind of picture a person may bring becomes upright RGB, or is refused by name."""
 
 import io
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from PIL import Image
 
 from armillary.errors import BadRequest
-from armillary.media import read_picture
+from armillary.media import read_clip, read_picture
 
 
 def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
@@ -210,11 +211,34 @@ def test_what_is_no_picture_is_refused(data: bytes) -> None:
 def test_paths_that_cannot_be_opened_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="No such file"):
         read_picture(tmp_path / "missing.png")
-    with pytest.raises(BadRequest, match="directory"):
-        read_picture(tmp_path)
 
 
 def test_float_tiff_is_refused() -> None:
     data = encoded(Image.fromarray(np.zeros((4, 4), np.float32)), "TIFF")
     with pytest.raises(BadRequest, match="known white"):
         read_picture(data)
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    """A pipe may never begin; a device may never end."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        for read in (read_picture, read_clip):
+            with pytest.raises(BadRequest, match="is no file on a disk"):
+                read(path)
+
+
+def test_half_a_character_in_a_data_uri_is_refused() -> None:
+    with pytest.raises(BadRequest, match="base64 is broken"):
+        read_picture("data:image/png;base64,iVBO\ud800")
+
+
+def test_a_comment_that_looks_like_high_range_changes_nothing() -> None:
+    image, comment = (
+        Image.new("RGB", (8, 8), (200, 100, 50)),
+        b"cICP\x09\x10\x10\x00\x01 colrnclx" + b"\x10" * 9,
+    )
+    plain, noted = io.BytesIO(), io.BytesIO()
+    image.save(plain, "JPEG")
+    image.save(noted, "JPEG", comment=comment)
+    assert np.array_equal(read_picture(noted.getvalue()), read_picture(plain.getvalue()))

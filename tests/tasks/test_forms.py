@@ -1,6 +1,7 @@
 """Answers of a form, thinking of a length, chances of tokens: on a small random checkpoint that babbles."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -135,9 +136,66 @@ def test_what_only_the_model_itself_refuses_is_told(parts: Parts) -> None:
     assert "no x is good enough" in answer.receipt["parsed"]
 
 
+def test_an_error_in_a_models_own_check_keeps_the_answer(parts: Parts) -> None:
+    class Careless(Found):
+        @field_validator("x")
+        @classmethod
+        def broken(cls, value: int) -> int:
+            raise KeyError("no such thing")
+
+    answer = reason(parts, ASK, sampling=babble(1), schema=Careless)
+    assert (answer.parsed, "no such thing" in answer.receipt["parsed"]) == (None, True)
+    assert Found.model_validate_json(answer.text)
+
+
+def test_json_too_deep_to_read_is_no_value() -> None:
+    value, reason_why = schema.parse({}, "[" * 100_000)
+    assert (value, "recursion" in reason_why) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("form", "letters", "told"),
+    [
+        ({"$ref": "#"}, "", "nothing satisfies"),
+        ({"type": "string", "pattern": "^((a{1,100}){1,100}){1,100}$"}, '"' + "a" * 60, "too many"),
+    ],
+)
+def test_where_the_engine_gives_up_no_answer_ends_in_the_middle(
+    parts: Parts, form: Any, letters: str, told: str
+) -> None:
+    held = schema.Form(parts.text.schema_tokens, schema.grammar(form))
+
+    def follow() -> None:
+        for letter in [*letters, ""]:
+            held.allowed()
+            held.add_text(letter)
+
+    with pytest.raises(BadRequest, match=told):
+        follow()
+
+
+class Callback(BaseModel):
+    act: Callable[[int], int]
+
+
+class Unfinished(BaseModel):
+    other: "Nowhere"  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+
+
+DEEP: Any = {}
+for _ in range(5000):
+    DEEP = {"items": DEEP}
+
+
 @pytest.mark.parametrize(
     ("form", "named"),
     [
+        (Callback, "no JSON schema"),
+        (Unfinished, "no JSON schema"),
+        (BaseModel, "no JSON schema"),
+        (DEEP, "too deeply"),
+        ({"type": "integer", "minimum": 10**30}, "cannot be held to"),
+        ({"title": "\ud800"}, "cannot be held to"),
         ({"type": "wrong"}, "wrong"),
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
         ({"not": {"type": "string"}}, "not"),
