@@ -32,7 +32,7 @@ from armillary.train.loop import Draw, Metrics
 from armillary.train.reasoner import ReasonerJob, draws, optimizers
 
 DROPPED = 0.1  # prompts replaced by the denial
-LESSONS = 0.4  # share of the joint steps that are the reasoner's lessons
+LESSONS = 0.25  # share of the joint steps that are the reasoner's lessons
 READERS_RATE = 0.5  # of the rate, at which the reasoner learns beside the generator
 AS_JSON = 0.12  # captions given as the structured caption that `upsample` makes of them
 SMUDGED, SMUDGE = 0.5, 0.25  # share of given first frames that are noisy, and how much at most: in a chain
@@ -117,7 +117,7 @@ class GeneratorJob:
             sound = rng.choice((None, False, False))
             modes = rng.choices([m for m in VIDEOS if m.sound is sound], (0.7, 0.25, 0.05), k=self.size)
             return self.flow(draw, self.clips, [(m, rng.choice(self.groups["slide push"])) for m in modes])
-        mixed = [(FORWARD, "push wander")] * 5 + [(INVERSE, "push wander")] + [(POLICY, "push")] * 2
+        mixed = [(FORWARD, "push wander")] * 4 + [(INVERSE, "push wander")] * 2 + [(POLICY, "push")] * 2
         chosen = [(m, rng.choice(self.groups[g])) for m, g in rng.choices(mixed, k=self.size)]
         return self.flow(draw, self.clips, chosen)
 
