@@ -116,7 +116,7 @@ def test_a_question_that_leaves_no_room_for_its_answer_is_refused_without_weight
     refusals: list[str] = []
     for call in (world.reason, partial(validate, "reason", folder), partial(plan, "reason", folder)):
         with pytest.raises(BadRequest, match="max_tokens=") as refused:
-            call(prompt="disc " * 5000, max_tokens=3)
+            call(prompt="disc " * 4075, max_tokens=3)
         refusals.append(str(refused.value))
     assert len(set(refusals)) == 1
 

@@ -132,12 +132,12 @@ class Pocket(nn.Module):
         torch.manual_seed(seed)
         self.network = Network(pocket_config())
         self.sight = QwenViT(pocket_sight_config())
-        # what is told of every visual token, by the vision tower and by the AR tower: for training alone
-        width = self.network.config.width
-        self.tell = nn.ModuleList(nn.Sequential(nn.RMSNorm(width), nn.Linear(width, WIDTH)) for _ in range(2))
         _start_small(self.network)
         _tie_ports(self.network)
         nn.init.normal_(self.sight.pos_embed.weight, std=0.3)
+        # what is told of every visual token, by the vision tower and by the AR tower: for training alone
+        width = self.network.config.width
+        self.tell = nn.ModuleList(nn.Sequential(nn.RMSNorm(width), nn.Linear(width, WIDTH)) for _ in range(2))
 
     def copy_tower(self) -> None:
         """Start the DM tower as a copy of the AR tower (spec/training 1.3): the shapes are the same, the

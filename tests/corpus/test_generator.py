@@ -161,7 +161,7 @@ def test_b58_a_request_is_checked_at_once_and_without_weights(folder: Path, tmp_
 def test_b59_the_size_that_is_made_is_told_before_the_run(folder: Path) -> None:
     for size in ("16x16", "24x16", "64x64"):
         assert validate("generate", folder, prompt="a disc", size=size).used["size"] == size
-    square, wide = (Placement.choose(h, w, 256, 16) for h, w in ((100, 100), (90, 160)))
+    square, wide = (Placement.choose(h, w, 256, 16, longest=64) for h, w in ((100, 100), (90, 160)))
     assert (square.width, square.height, wide.width, wide.height) == (256, 256, 320, 192)
 
 

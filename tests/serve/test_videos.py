@@ -158,7 +158,8 @@ def test_leaving_a_request_that_waits_stops_its_steps(live: Live) -> None:
 
 def test_what_waited_is_made_after_a_restart_and_what_ran_goes_back(start: Start, world: World) -> None:
     with start(grace_s=0.1) as live, live.http() as http:
-        long = http.post("/v1/videos", json={"prompt": PROMPT, "num_inference_steps": 1000}).json()["id"]
+        endless = {"prompt": PROMPT, "num_inference_steps": 1000, "size": "128x128", "num_frames": 17}
+        long = http.post("/v1/videos", json=endless).json()["id"]
         short = http.post("/v1/videos", json={"prompt": PROMPT, "num_inference_steps": 2}).json()["id"]
         while http.get(f"/v1/videos/{long}").json()["status"] == "queued":
             time.sleep(0.01)
