@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 LONGEST = 2**17  # characters of a schema: the engine takes seconds for more
 # White space of ordinary JSON writers. Bounded: a model could go on with blanks for ever.
 _STYLE: Any = {"whitespace_pattern": r"( |\n[ \t]{0,32})?"}
+_VALUES = ("const", "enum", "default", "examples")  # keywords that hold no schemas
+_ELSEWHERE = ("$ref", "anyOf", "oneOf", "patternProperties")
 
 
 def json_schema(asked: Any) -> dict[str, Any]:
-    """The JSON schema of a pydantic model, or the one that was given. Raises BadRequest for anything else.
-
-    That of a model allows no properties beyond the model's: its objects would not hold them.
-    """
+    """The JSON schema of a pydantic model, or the one that was given. Raises BadRequest for anything else."""
     if isinstance(asked, type) and issubclass(asked, BaseModel):
-        return _closed(_plain(_described(asked)))
+        return _plain(_described(asked))
     if not isinstance(asked, Mapping):
         raise BadRequest("schema", str(asked), "a pydantic model, or a JSON schema as a dictionary")
     return _plain(dict(asked))
@@ -55,13 +54,38 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _closed(node: Any) -> Any:
+    """Its objects hold only what is named, unless `additionalProperties` says otherwise.
+
+    What fits this fits the schema too, and no model goes on for ever with a property of its own.
+    """
     if isinstance(node, list):
         return [_closed(item) for item in node]
     if not isinstance(node, dict):
         return node
-    inner = {key: _closed(value) for key, value in node.items()}
-    is_object = inner.get("type") == "object" and "properties" in inner
-    return {"additionalProperties": False, **inner} if is_object else inner
+    inner = {key: value if key in _VALUES else _closed(value) for key, value in node.items()}
+    if inner.get("type") != "object" or not isinstance(named := inner.get("properties"), dict):
+        return inner
+    wanted = inner.get("required", [])
+    whole = isinstance(wanted, list) and all(isinstance(name, str) and name in named for name in wanted)
+    return {"additionalProperties": False, **inner} if whole else inner
+
+
+def _scattered(node: Any) -> bool:
+    """Does it name the properties of one object in several places? Then none of them names them all."""
+    if isinstance(node, list):
+        return any(_scattered(item) for item in node)
+    if not isinstance(node, dict):
+        return False
+    here = "allOf" in node or ("properties" in node and not node.keys().isdisjoint(_ELSEWHERE))
+    return here or any(_scattered(value) for value in node.values())
+
+
+def _engine(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema as the engine is given it."""
+    try:
+        return dict(schema) if _scattered(dict(schema)) else _closed(dict(schema))
+    except RecursionError:
+        raise BadRequest("schema", "…", "is nested too deeply, or holds itself") from None
 
 
 def grammar(schema: Mapping[str, Any]) -> str:
@@ -69,7 +93,7 @@ def grammar(schema: Mapping[str, Any]) -> str:
     from llguidance import LLMatcher
 
     try:
-        made = LLMatcher.grammar_from_json_schema(dict(schema), overrides=_STYLE)
+        made = LLMatcher.grammar_from_json_schema(_engine(schema), overrides=_STYLE)
     except ValueError as error:  # a number or text that no other program reads
         raise BadRequest("schema", dict(schema), f"cannot be held to: {error}") from None
     return _checked(made, schema)
@@ -79,7 +103,7 @@ def call_grammar(before: str, schema: Mapping[str, Any], after: str) -> str:
     """The same with words that stand before and after it."""
     from llguidance import LLMatcher
 
-    form = json.dumps({"x-guidance": _STYLE, **schema})
+    form = json.dumps({"x-guidance": _STYLE, **_engine(schema)})
     rules = f"start: {json.dumps(before)} form {json.dumps(after)}\nform: %json {form}"
     return _checked(LLMatcher.grammar_from_lark(rules), schema)
 

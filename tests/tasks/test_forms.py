@@ -55,9 +55,7 @@ SCHEMAS = st.recursive(
             {"type": st.just("array"), "items": inner, "minItems": st.just(1), "maxItems": st.just(2)}
         )
         | st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=2).map(
-            lambda p: {
-                "type": "object", "properties": p, "required": list(p), "additionalProperties": False
-            }
+            lambda p: {"type": "object", "properties": p, "required": list(p)}
         )
     ),
     max_leaves=3,
@@ -110,6 +108,46 @@ def test_an_answer_with_a_schema_is_whole_or_says_that_it_was_cut(
     else:
         assert answer.usage.completion_tokens == limit
         assert (answer.parsed is None) == ("parsed" in answer.receipt) or form.get("type") == "null"
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "taken"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "null"}}}, '{"b": 1}', False),
+        (
+            {"type": "object", "properties": {"a": {"type": "null"}}, "additionalProperties": True},
+            '{"b": 1}',
+            True,
+        ),
+        ({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["b"]}, '{"b": 1}', True),
+        ({"type": "object"}, '{"b": 1}', True),
+        ({"const": {"type": "object", "properties": {}}}, '{"type": "object", "properties": {}}', True),
+        (
+            {"allOf": [{"type": "object", "properties": {name: {"type": "null"}}} for name in "ab"]},
+            '{"a": null, "b": null}',
+            True,
+        ),
+        (
+            {
+                "$defs": {"base": {"type": "object", "properties": {"a": {"type": "null"}}}},
+                "$ref": "#/$defs/base",
+                "properties": {"b": {"type": "null"}},
+            },
+            '{"a": null, "b": null}',
+            True,
+        ),
+    ],
+)
+def test_an_object_holds_what_its_schema_names_unless_it_says_otherwise(
+    parts: Parts, form: dict[str, Any], text: str, taken: bool
+) -> None:
+    held = schema.Form(parts.text.schema_tokens, schema.grammar(schema.json_schema(form)))
+    held.add_text(text)
+    if taken:
+        assert held.allowed()
+    else:
+        with pytest.raises(BadRequest):
+            held.allowed()
 
 
 def test_a_pydantic_model_gives_its_object(parts: Parts) -> None:
@@ -196,6 +234,7 @@ for _ in range(5000):
         (DEEP, "too deeply"),
         ({"type": "integer", "minimum": 10**30}, "cannot be held to"),
         ({"title": "\ud800"}, "cannot be held to"),
+        ({"type": "object", "properties": {}, "required": [[]]}, "required"),
         ({"type": "wrong"}, "wrong"),
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
         ({"not": {"type": "string"}}, "not"),
