@@ -88,7 +88,7 @@ def create_app(world: World, settings: Settings) -> FastAPI:
 async def answer_error(request: Request, error: Exception) -> Response:
     """Whatever went wrong, in OpenAI's shape. Only this request failed; the next one is served."""
     status, said = explain(error)
-    if status >= 500:
+    if status >= 500 and not isinstance(error, HTTPException):  # those are refusals, foreseen
         logging.getLogger(__name__).error("%s %s", request.method, request.url.path, exc_info=error)
     return JSONResponse(said, status, getattr(error, "headers", None))
 

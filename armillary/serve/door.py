@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from starlette.exceptions import HTTPException
+
 from armillary.errors import BadRequest
 from armillary.media.source import read_data_uri
 from armillary.serve.fetch import Fetcher
@@ -49,10 +51,12 @@ class Uploads:
         self._keep_s, self._max_disk = settings.keep_s, settings.max_disk
 
     def add(self, content: bytes, filename: str, purpose: str) -> Upload:
-        """Keep a file. Raises OSError if the disk share of uploads is full."""
+        """Keep a file. Raises HTTPException 507 if the disk share of uploads is full."""
         self.sweep()
-        if sum(f.bytes for f in self.list()) + len(content) > self._max_disk:
-            raise OSError("the room for uploads is used up; delete some")
+        left = self._max_disk - sum(f.bytes for f in self.list())
+        if len(content) > left:
+            said = f"these {len(content)} bytes do not fit: uploads have {left} left of {self._max_disk}"
+            raise HTTPException(507, said + "; delete some" * (left < self._max_disk))
         now, name = int(time.time()), f"file-{secrets.token_hex(16)}"
         upload = Upload(name, filename, len(content), purpose, now, now + int(self._keep_s))
         (self._folder / name).write_bytes(content)

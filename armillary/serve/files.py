@@ -19,10 +19,7 @@ def routes(service: Service) -> APIRouter:
     async def upload_file(request: Request) -> dict[str, Any]:
         """Keep a picture or clip; the answer names it."""
         body, filename = await read_upload(request, FileUpload)
-        try:
-            kept = await run_in_threadpool(uploads.add, body.file, filename, body.purpose)
-        except OSError as error:
-            raise HTTPException(507, str(error)) from None
+        kept = await run_in_threadpool(uploads.add, body.file, filename, body.purpose)
         return kept.shown()
 
     @router.get("/v1/files")

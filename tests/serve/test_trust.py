@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from starlette.exceptions import HTTPException
 
 from armillary.errors import BadRequest
 from armillary.serve.door import Door, Uploads
@@ -175,7 +176,7 @@ def test_a_file_over_the_limit_is_not_read(door: Door, tmp_path: Path) -> None:
 def test_uploads_are_counted_and_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uploads = Uploads(Settings(tmp_path, max_disk=10, keep_s=60))
     kept = uploads.add(b"12345", "a.png", "vision")
-    with pytest.raises(OSError, match="used up"):
+    with pytest.raises(HTTPException, match="6 bytes do not fit: uploads have 5 left of 10"):
         uploads.add(b"123456", "b.png", "vision")
     monkeypatch.setattr("armillary.serve.door.time.time", lambda: kept.expires_at + 61.0)
     assert uploads.read(kept.id) is None
