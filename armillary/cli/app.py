@@ -18,8 +18,8 @@ P = ParamSpec("P")
 HELP = """Cosmos 3 in one package: it reasons, generates, acts and trains with one set of weights.
 
 \b
-  armillary generate "a red disc rolls right and hits the wall" --sound -o out.mp4
-  armillary reason "What happens?" --video out.mp4
+  armillary generate "a red disc slides right and hits the wall" --sound -o out.mp4
+  armillary reason "Describe this." --video out.mp4
   armillary policy "push the red disc left" --image now.png --domain tabletop -o actions.json
 
 A result goes to standard output or to the file you name; progress shows on a terminal only. Exit code 0 is

@@ -65,7 +65,7 @@ def reason(
 
     \b
     armillary reason "Where is the red disc?" --image table.png
-    armillary reason "What happens, and when?" --video clip.mp4 --json
+    armillary reason "What happens when? Answer with events." --video clip.mp4 --json
     """
     options: dict[str, Any] = {"prompt": prompt, "images": image or None, "videos": video or None}
     options |= {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -193,7 +193,7 @@ def generate(
     """Make a picture or a clip from words, and from media.
 
     \b
-    armillary generate "a red disc rolls right and hits the wall" --sound -o out.mp4
+    armillary generate "a red disc slides right and hits the wall" --sound -o out.mp4
     armillary generate "a marble table" --control edge=clip.mp4 --seed 7 -o out.mp4
     armillary generate "a disc slides right" --candidates 4 --judge "Does it slide right?" -o out.mp4
     """
