@@ -39,12 +39,17 @@ class Quantised:
 
     def check(self, folder: Path) -> None:
         """Raises BadRequest for weights that are quantised in a way that is not read here."""
+        if self._strange is not None:
+            raise BadRequest("model", str(folder), f"{self._strange}; load its branch `main`")
+
+    @property
+    def _strange(self) -> str | None:
+        """Why its weights cannot be read, if they cannot."""
         if not self.told or self.fp8 or self.form is not None:
-            return
+            return None
         told = (self.told.get(key) for key in ("quant_method", "quant_algo", "quant_type", "weights"))
         found = " ".join(str(word) for word in told if word)
-        message = f"its weights are quantised as {found}; FP8 by modelopt is read, and what `convert` writes"
-        raise BadRequest("model", str(folder), f"{message}; load its branch `main`")
+        return f"its weights are quantised as {found}; FP8 by modelopt is read, and what `convert` writes"
 
     def settle(self, asked: Form | None) -> Form | None:
         """How the towers are held: as they are stored, else as is asked.
@@ -61,6 +66,8 @@ class Quantised:
         """What a person should know who loads them."""
         if self.form is not None:
             return [f"its towers are stored in {self.form}, which only Armillary reads"]
+        if self._strange is not None:
+            return [self._strange]
         if not self.told:
             return []
         policy = (self.told.get("runtime") or {}).get("diffusion_step_policy") or {}

@@ -214,6 +214,8 @@ def test_damage_is_named(copies: dict[Form, Path], tmp_path: Path) -> None:
     write_json({**told, "quantization_config": {"quant_method": "armillary", "weights": "int3"}}, config)
     with pytest.raises(BadRequest, match="quantised as armillary int3"):
         load(folder, device="cpu")
+    (note,) = doctor.describe(str(folder))["notes"]
+    assert note.startswith("its weights are quantised as armillary int3")
     write_json({**told, "quantization_config": {"quant_method": "armillary", "weights": "int4"}}, config)
     with pytest.raises(BadRequest, match=r"missing: .*weight_low.*of another shape.*of a wrong dtype"):
         load(folder, device="cpu")
@@ -240,3 +242,42 @@ def test_a_failure_leaves_nothing(original: Path, tmp_path: Path, monkeypatch: p
     with pytest.raises(OSError, match="disk full"):
         convert(original, tmp_path / "made", weights="int8")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("there", ["link to a folder", "link to nothing", "link to itself", "this folder"])
+def test_what_no_folder_can_replace_is_refused_before_anything_is_written(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    target = Path() if there == "this folder" else tmp_path / "made"
+    if target.name:
+        to = {"link to a folder": "empty", "link to nothing": "nowhere", "link to itself": "made"}[there]
+        target.symlink_to(tmp_path / to)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BadRequest, match="is there already"):
+        convert(original, target, weights="int8")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_cannot_be_made_is_refused(original: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match=r"^folder='.*n': cannot be made: File name too long"):
+        convert(original, tmp_path / ("n" * 255), weights="int8")
+
+
+def test_of_two_conversions_into_one_folder_the_first_to_end_stays(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack, begun = LowBitLinear.pack, list[int]()
+
+    def convert_the_other_first(layer: LowBitLinear, weight_OI: Tensor) -> dict[str, Tensor]:
+        begun.append(1)
+        if len(begun) == 1:
+            convert(original, tmp_path / "made")
+        return pack(layer, weight_OI)
+
+    monkeypatch.setattr(LowBitLinear, "pack", convert_the_other_first)
+    with pytest.raises(BadRequest, match="is there already"):
+        convert(original, tmp_path / "made", weights="int8")
+    assert [f.name for f in tmp_path.iterdir()] == ["made"]
+    assert load(tmp_path / "made", device="cpu").facts.weights is None

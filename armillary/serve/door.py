@@ -21,6 +21,7 @@ from armillary.errors import BadRequest
 from armillary.media.source import read_data_uri
 from armillary.serve.fetch import Fetcher
 from armillary.serve.settings import Settings
+from armillary.shards import write_json
 
 FETCH_S = 20.0  # of one URL, at most
 UPLOAD = re.compile(r"file-[0-9a-f]{32}")
@@ -60,7 +61,7 @@ class Uploads:
         now, name = int(time.time()), f"file-{secrets.token_hex(16)}"
         upload = Upload(name, filename, len(content), purpose, now, now + int(self._keep_s))
         (self._folder / name).write_bytes(content)
-        (self._folder / f"{name}.json").write_text(json.dumps(asdict(upload)))
+        write_json(asdict(upload), self._folder / f"{name}.json")
         return upload
 
     def get(self, name: str) -> Upload | None:

@@ -84,7 +84,8 @@ class Fetcher:
         addresses = self.resolve(host, port)
         if not addresses or not all(is_global(address) for address in addresses):
             raise BadRequest(field, url, f"{host} is no address of the public Internet")
-        sock = self.dial(addresses[0], port, _left(deadline))
+        sock = self._dialled(addresses, port, deadline)
+        sock.settimeout(_left(deadline))
         sock = _secured(sock, host) if parts.scheme == "https" else sock
         connection = http.client.HTTPConnection(host, port)
         connection.sock = sock
@@ -93,12 +94,21 @@ class Fetcher:
             connection.request("GET", path, headers={"Accept": "image/*, video/*", "Connection": "close"})
             answer = connection.getresponse()
             if answer.status in (301, 302, 303, 307, 308):
-                return urljoin(url, answer.getheader("Location", ""))
+                return _target(url, answer.getheader("Location", ""), field)
             if answer.status != 200:
                 raise BadRequest(field, url, f"the host answers {answer.status}")
             return self._read(answer, sock, url, field, deadline)
         finally:
             connection.close()
+
+    def _dialled(self, addresses: list[str], port: int, deadline: float) -> socket.socket:
+        """A connection to the first address that takes one; each has a fair share of the time."""
+        for i, address in enumerate(addresses[:-1]):
+            try:
+                return self.dial(address, port, _left(deadline) / (len(addresses) - i))
+            except OSError:
+                continue
+        return self.dial(addresses[-1], port, _left(deadline))
 
     def _permitted(self, url: str, field: str) -> tuple[SplitResult, int]:
         """The URL's parts and port, if it may be asked at all."""
@@ -124,16 +134,27 @@ class Fetcher:
         field: str,
         deadline: float,
     ) -> bytes:
-        """The body, counted while it comes."""
-        body = bytearray()
-        while True:
+        """The body, counted while it comes; one that ends before its announced length is none."""
+        body, due = bytearray(), answer.length
+        while len(body) != due:
             sock.settimeout(_left(deadline))
             chunk = answer.read1(CHUNK)
+            if not chunk and due is not None:
+                raise BadRequest(field, url, f"breaks off after {len(body)} of {due} bytes")
             if not chunk:
-                return bytes(body)
+                break
             body += chunk
             if len(body) > self.max_bytes:
                 raise BadRequest(field, url, f"is larger than {self.max_bytes} bytes")
+        return bytes(body)
+
+
+def _target(url: str, location: str, field: str) -> str:
+    """Where a redirect leads."""
+    try:
+        return urljoin(url, location)
+    except ValueError as error:
+        raise BadRequest(field, url, f"redirects to what is no URL: {error}") from None
 
 
 def _left(deadline: float) -> float:

@@ -11,6 +11,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -83,11 +84,8 @@ class Store:
 
     def recover(self) -> list[Job]:
         """After a start: what ran when the last server ended has failed; gives what waited."""
-        error = json.dumps({"message": DIED, "code": "server_ended"})
-        self._base.execute(
-            "UPDATE jobs SET state = 'failed', finished = ?, error = ? WHERE state = 'running'",
-            (time.time(), error),
-        )
+        for job in self._select("WHERE state = 'running'"):
+            self.end(job.id, "failed", error={"message": DIED, "code": "server_ended"})
         return self._select("WHERE state = 'queued' ORDER BY number")
 
     def write(self, job_id: str, files: Mapping[str, bytes]) -> None:
@@ -132,9 +130,10 @@ class Store:
             " AND state IN ('queued', 'running')",
             (state, time.time(), _text(made), _text(error), job_id),
         )
-        for path in self.folder(job_id).iterdir():
-            if made is None or path.name != made.get("file"):
-                path.unlink()
+        with suppress(FileNotFoundError):  # a folder that somebody removed
+            for path in self.folder(job_id).iterdir():
+                if made is None or path.name != made.get("file"):
+                    path.unlink()
 
     def get(self, job_id: str) -> Job | None:
         found = self._select("WHERE id = ? AND expires > ?", job_id, time.time())

@@ -1,5 +1,6 @@
 """A checkpoint written back in the published layout: whole, or not there at all."""
 
+import errno
 import secrets
 import shutil
 from collections.abc import Generator, Mapping
@@ -69,18 +70,35 @@ def save_parts(
 
 @contextmanager
 def _whole(folder: Path) -> Generator[Path]:
-    """A hidden folder beside the final one, renamed to it at the end; a failure removes it."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadRequest("folder", str(folder), "is there already; name another, or remove it first")
+    """A hidden folder beside the final one, renamed to it at the end; a failure removes it.
+
+    An empty folder is taken; not one that was filled meanwhile, nor a link or ".", which no folder replaces.
+    """
+    taken = BadRequest("folder", str(folder), "is there already; name another, or remove it first")
+    filled = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if filled or folder.is_symlink() or not folder.name:
+        raise taken
     if not folder.absolute().parent.is_dir():
         raise BadRequest("folder", str(folder), f"there is no folder {str(folder.parent)!r}")
     fresh = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
     try:
         fresh.mkdir()
+    except OSError as error:
+        raise BadRequest("folder", str(folder), f"cannot be made: {error.strerror}") from None
+    try:
         yield fresh
-        fresh.rename(folder)
+        _rename(fresh, folder, taken)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _rename(fresh: Path, folder: Path, taken: BadRequest) -> None:
+    try:
+        fresh.rename(folder)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise taken from None
+        raise
 
 
 def _copy_documents(source: Path, target: Path) -> None:

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -186,10 +187,13 @@ def test_history_is_bounded(tmp_path: Path) -> None:
 
 def test_after_a_crash_no_job_is_lost_or_shown_running(tmp_path: Path) -> None:
     store = Store(Settings(tmp_path))
-    for name in ("waited", "ran", "made"):
-        store.write(name, {})
+    for name in ("waited", "ran", "made", "emptied"):
+        store.write(name, {"given-0": b"private"})
         store.add(a_job(name), None)
     store.start("ran")
+    (store.folder("ran") / "made.mp4").write_bytes(b"half")
+    store.start("emptied")
+    shutil.rmtree(store.folder("emptied"))
     store.start("made")
     store.end("made", "done", made={})
     (tmp_path / "jobs" / "half").mkdir()
@@ -202,8 +206,11 @@ def test_after_a_crash_no_job_is_lost_or_shown_running(tmp_path: Path) -> None:
         "waited": "queued",
         "ran": "failed",
         "made": "done",
+        "emptied": "failed",
     }
     assert "server ended" in (found["ran"].error or {})["message"]
+    assert [f.name for f in store.folder("waited").iterdir()] == ["given-0"]
+    assert not list(store.folder("ran").iterdir())
     store.sweep()
     assert not (tmp_path / "jobs" / "half").exists()
     store.close()
