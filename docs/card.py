@@ -48,7 +48,9 @@ diffusers (`Cosmos3OmniPipeline`) and transformers (`Cosmos3OmniForConditionalGe
 Everything comes from the simulator, which is exact: pictures, clips, sound, captions, questions with
 answers, boxes, events, instructions and actions, each a pure function of a seed. No photograph, no
 recording, no person's data. Seeds of the `train` split only; two pairs of colour and shape (red triangle,
-blue square) are in no training episode.
+blue square) are in no training episode. Beside the episodes the vision tower was shown the three shapes in
+colours that have no name (with hues at least 25 degrees from that of such a pair) and blobs in the six
+colours, so that it knows a shape whatever its colour.
 
 ## Training
 
