@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +213,13 @@ def test_damage_is_named(copies: dict[Form, Path], tmp_path: Path) -> None:
     config = folder / "transformer" / "config.json"
     told = json.loads(config.read_text())
     write_json({**told, "quantization_config": {"quant_method": "armillary", "weights": "int3"}}, config)
-    with pytest.raises(BadRequest, match="quantised as armillary int3"):
-        load(folder, device="cpu")
+    for refused in (
+        partial(load, device="cpu"),
+        partial(validate, "reason", prompt="a"),
+        partial(plan, "reason", prompt="a"),
+    ):
+        with pytest.raises(BadRequest, match="quantised as armillary int3"):
+            refused(source=folder)
     (note,) = doctor.describe(str(folder))["notes"]
     assert note.startswith("its weights are quantised as armillary int3")
     write_json({**told, "quantization_config": {"quant_method": "armillary", "weights": "int4"}}, config)

@@ -99,6 +99,7 @@ class _Edge(EdgeVision):
 def blank_parts(folder: Path) -> Parts:
     """The parts of a checkpoint by its json files and its tokenizer alone."""
     checkpoint = Checkpoint(folder)
+    checkpoint.quantised.check(folder)
     video, audio = checkpoint.part("vae"), checkpoint.part("sound_tokenizer")
     return Parts(
         checkpoint,
