@@ -57,8 +57,8 @@ ELSEWHERE = {
         "tasks/test_modes.py::test_weights_change_what_is_drawn_and_the_heavier_control_counts_more",
     ],
     "B97": [
-        "serve/test_trust.py::test_each_redirect_is_checked_anew",
-        "serve/test_trust.py::test_a_url_of_a_named_host_is_fetched_once_resolved",
+        "serve/test_fetch.py::test_each_redirect_is_checked_anew",
+        "serve/test_fetch.py::test_a_url_of_a_named_host_is_fetched_once_resolved",
     ],
     "B98": ["serve/test_trust.py::test_nothing_else_is_read"],
     "B99": ["serve/test_trust.py::test_a_body_over_the_limit_is_cut_off"],
