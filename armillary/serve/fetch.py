@@ -84,22 +84,21 @@ class Fetcher:
         addresses = self.resolve(host, port)
         if not addresses or not all(is_global(address) for address in addresses):
             raise BadRequest(field, url, f"{host} is no address of the public Internet")
-        sock = self._dialled(addresses, port, deadline)
-        sock.settimeout(_left(deadline))
-        sock = _secured(sock, host) if parts.scheme == "https" else sock
-        connection = http.client.HTTPConnection(host, port)
-        connection.sock = sock
+        connection, sock = http.client.HTTPConnection(host, port), self._dialled(addresses, port, deadline)
         try:
+            sock.settimeout(_left(deadline))
+            connection.sock = sock = _secured(sock, host) if parts.scheme == "https" else sock
             path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             connection.request("GET", path, headers={"Accept": "image/*, video/*", "Connection": "close"})
-            answer = connection.getresponse()
-            if answer.status in (301, 302, 303, 307, 308):
-                return _target(url, answer.getheader("Location", ""), field)
-            if answer.status != 200:
-                raise BadRequest(field, url, f"the host answers {answer.status}")
-            return self._read(answer, sock, url, field, deadline)
+            with connection.getresponse() as answer:
+                if answer.status in (301, 302, 303, 307, 308):
+                    return _target(url, answer.getheader("Location", ""), field)
+                if answer.status != 200:
+                    raise BadRequest(field, url, f"the host answers {answer.status}")
+                return self._read(answer, sock, url, field, deadline)
         finally:
             connection.close()
+            sock.close()
 
     def _dialled(self, addresses: list[str], port: int, deadline: float) -> socket.socket:
         """A connection to the first address that takes one; each has a fair share of the time."""
