@@ -49,12 +49,8 @@ class Facts:
     small: bool = False  # no released checkpoint: it was taught few and simple sentences
     table: int = 0  # version of the table of defaults
     starts_from_state: bool = False  # a policy's first row of actions is the robot's state, clean
-    weights: str | None = (
-        None  # how its towers are rounded, in its files or where it is loaded; None is not at all
-    )
-    adapters: tuple[
-        tuple[str, float], ...
-    ] = ()  # where it is loaded: files that change it, and how strongly each counts
+    weights: str | None = None  # how its towers are rounded, in its files or when loaded; None is not at all
+    adapters: tuple[tuple[str, float], ...] = ()  # files that change it when loaded, and how strongly each
 
 
 @dataclass(frozen=True)

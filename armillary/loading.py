@@ -61,13 +61,12 @@ def load(
     "auto" is the GPU if there is one. dtype: "auto" is bfloat16 on a GPU and float32 on a CPU. memory:
     "resident", "tower" (one tower or autoencoder at a time) or "stream" (one block at a time, from disk); the
     results are the same; None is the fastest that fits what is free, and `world.memory` says why. weights:
-    "int8" or "int4" hold the linear layers of both towers rounded to so many bits; None as stored, which may
-    be so too. adapters:
-    LoRA files, or pairs of a file and how strongly it counts; `merge` folds them into the weights. want: what
-    of "sight", "video" and "audio" come beside the towers; what needs another is refused. guard: looks at
-    what is asked and made: a file of words, "cosmos" (`cosmos_guardrail`), or one of one's own; None is off,
-    which every receipt says. Raises BadRequest for a source that cannot be found and for weights that do not
-    fit their configs.
+    "int8" or "int4" hold the linear layers of both towers rounded to so many bits; None is as stored, which
+    may be so too. adapters: LoRA files, or pairs of a file and how strongly it counts; `merge` folds them
+    into the weights. want: what of "sight", "video" and "audio" come beside the towers; what needs another is
+    refused. guard: looks at what is asked and made: a file of words, "cosmos" (`cosmos_guardrail`), or one of
+    one's own; None is off, which every receipt says. Raises BadRequest for a source that cannot be found and
+    for weights that do not fit their configs.
     """
     check_mode(memory)
     check_form(weights)
@@ -118,10 +117,8 @@ def convert(
     Raises BadRequest if `folder` is there already; what is broken off leaves nothing there.
     """
     check_form(weights)
-    target, limit = (
-        arguments.path(folder, "folder"),
-        arguments.whole(shard_bytes, "shard_bytes", 1, 2**63 - 1),
-    )
+    target = arguments.path(folder, "folder")
+    limit = arguments.whole(shard_bytes, "shard_bytes", 1, 2**63 - 1)
     weighted(adapters)  # before weights are read
     device = find_device("cpu")
     kind = None if dtype is None else find_dtype(dtype, device)

@@ -97,9 +97,8 @@ class Int8Linear(LowBitLinear):
 
     def _apply_rows(self, x_NI: Tensor, rows: slice, buffer_RI: Tensor) -> Tensor:
         weight_RI = buffer_RI[: rows.stop - rows.start].copy_(self.get_buffer("weight")[rows])
-        scaled = (
-            F.linear(x_NI, weight_RI) * self.get_buffer("weight_scale")[rows, 0]
-        )  # cheaper than scaling weights
+        scale_R = self.get_buffer("weight_scale")[rows, 0]
+        scaled = F.linear(x_NI, weight_RI) * scale_R  # cheaper than scaling weights
         return scaled.to(x_NI.dtype)
 
     def _widen(self, rows: slice, into_RI: Tensor) -> None:

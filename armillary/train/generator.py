@@ -35,8 +35,8 @@ DROPPED = 0.1  # prompts replaced by the denial
 LESSONS = 0.25  # share of the joint steps that are the reasoner's lessons
 READERS_RATE = 0.5  # of the rate, at which the reasoner learns beside the generator
 AS_JSON = 0.12  # captions given as the structured caption that `upsample` makes of them
-SMUDGED, SMUDGE = 0.5, 0.25  # share of given first frames that are noisy, and how much at most: in a chain
-# of chunks the first frame of each was drawn, not seen
+SMUDGED = 0.5  # share of given first frames that are noisy: in a chain of chunks they were drawn, not seen
+SMUDGE = 0.25  # greatest standard deviation of that noise
 WEIGHTS = {"vision": 1.0, "sound": 1.0, "action": 1.0}
 SIZE, FPS = 64, 8.0
 TOKENS_A_FRAME = 16
@@ -225,11 +225,11 @@ def add_noise(sample: Sample, sigma: float, generator: torch.Generator) -> tuple
     return sample.with_state(interpolate(x0, eps, sigma)), velocity_target(x0, eps)
 
 
-def smudge(tokens_NF: Tensor, most: float, generator: torch.Generator) -> Tensor:
+def smudge(tokens_NF: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
     """The tokens of a clip whose first latent frame has noise of this standard deviation."""
     first = TOKENS_A_FRAME
     eps = torch.randn(first, tokens_NF.shape[1], generator=generator)
-    return torch.cat([tokens_NF[:first] + most * eps, tokens_NF[first:]])
+    return torch.cat([tokens_NF[:first] + sigma * eps, tokens_NF[first:]])
 
 
 def latent_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -90,6 +90,13 @@ def show(e: Episode, *, clip: bool) -> Shown:
     return Shown(patches, truth(e, slices), tuple(times))
 
 
+def show_strange(e: Episode, rng: Random, *, shape: bool) -> Shown:
+    """Its first frame with strange colours, of which only each `shape` is told, or with strange shapes."""
+    picture = (in_strange_colours if shape else in_strange_shapes)(e, rng)
+    right = truth(e, [[0]], shapes=shape, colours=not shape)
+    return Shown(picture_patches(picture, POCKET_PICTURES), right)
+
+
 def opening(shown: Shown, spell: Speller) -> tuple[list[int], list[int | Grid], list[int]]:
     """Ids of a user turn up to its question, the runs they consist of, and the rows of the placeholders."""
     pad = spell.control("<|image_pad|>" if shown.times is None else "<|video_pad|>")
@@ -186,10 +193,8 @@ def lesson_loss(model: Pocket, lesson: Lesson, spell: Speller) -> tuple[Tensor, 
     truths = [s.truth for s in lesson.shown if s.truth is not None]
     dense = loss.new_zeros(())
     if truths:
-        (seen_VX, thought_VX), right = (
-            (tell(x) for tell, x in zip(model.tell, read.seen_VE, strict=True)),
-            Truth.join(truths),
-        )
+        right = Truth.join(truths)
+        seen_VX, thought_VX = (tell(x) for tell, x in zip(model.tell, read.seen_VE, strict=True))
         dense = dense_loss(seen_VX, right, watched=False) + dense_loss(thought_VX, right, watched=True)
     return loss, dense, marks
 
@@ -270,14 +275,12 @@ class ReasonerJob:
         """Shapes in any colour, or colours on any shape: each must be known whatever the other is."""
         shape = rng.random() < 0.5
         asked = f"What {'shape' if shape else 'colour'} is the object at"
-        picture = in_strange_colours if shape else in_strange_shapes
         shown, questions = list[Shown](), list[list[Question]]()
         while len(shown) < self.pictures:
             e = episode("still", rng.randrange(1 << 40))
             usable = [q for q in e.questions() if q.text.startswith(asked)]
             if usable:
-                patches = picture_patches(picture(e, rng), POCKET_PICTURES)
-                shown.append(Shown(patches, truth(e, [[0]], shapes=shape, colours=not shape)))
+                shown.append(show_strange(e, rng, shape=shape))
                 questions.append(usable)
         return Lesson(shown, questions)
 

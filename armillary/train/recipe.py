@@ -326,7 +326,11 @@ _STAGES: dict[str, Callable[[Run, Any], None]] = {
 
 
 def _average(folder: Path) -> dict[str, torch.Tensor]:
-    return read_state(folder / "state.pt")["average"]
+    """The averaged weights that a stage left in its folder. Raises BadRequest if it did not run."""
+    path = folder / "state.pt"
+    if not path.exists():
+        raise BadRequest("stages", str(path), f"is not there: the stage {folder.name!r} must come first")
+    return read_state(path)["average"]
 
 
 def _write_codec(model: nn.Module, config: dict[str, Any], folder: Path) -> None:

@@ -128,3 +128,12 @@ def test_a_recipes_fault_is_told_in_its_own_words(setting: str, told: str) -> No
     with pytest.raises(BadRequest) as error:
         read_recipe(POCKET, [setting])
     assert told in str(error.value)
+
+
+def test_a_stage_whose_forerunner_did_not_run_says_which_is_needed(tmp_path: Path, made: Path) -> None:
+    recipe = small(tmp_path)
+    alone = recipe.model_copy(
+        update={"stages": tuple(s for s in recipe.stages if s.kind in ("tokenizer", "joint"))}
+    )
+    with pytest.raises(BadRequest, match="'generator' must come first"):
+        run(alone, tell=lambda _: None)
