@@ -3,7 +3,7 @@
 import json
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from armillary.robots import Actions
 from armillary.settle import Receipt
 from armillary.step import Step
 from armillary.tasks.deltas import Delta
+from tests.conftest import Run
 from tests.random_pocket import random_pocket
 
 PUSHES = np.ones((8, 2), np.float32)
@@ -84,21 +85,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> FakeWorld:
     return fake
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
-    """`run(*arguments)` is the exit code of that command line, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def command(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["armillary", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0)
-
-    return command
-
-
-Run = Callable[..., int]
 Captured = pytest.CaptureFixture[str]
 
 

@@ -1,38 +1,21 @@
 """The command line passes no option over, and tells what cannot be written before weights are read."""
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import armillary.loading
-from armillary import cli
 from armillary.media import write_png
+from tests.conftest import Run
 from tests.random_pocket import random_pocket
 
-Run = Callable[..., int]
 Captured = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(random_pocket(tmp_path_factory.mktemp("checkpoint") / "random"))
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """`run(*arguments)` is the exit code of that command line, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def command(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["armillary", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0)
-
-    return command
 
 
 @pytest.mark.parametrize(
