@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from armillary.eval import evaluate
-from armillary.train.recipe import read_recipe, run
+from armillary.train.recipe import read_recipe
+from armillary.train.stages import run
 
 ROOT = Path(__file__).parents[1]
 SHRINKS = ("steps", "still", "push", "wander", "slide")  # what a share of a recipe has less of

@@ -141,7 +141,8 @@ def train(
     armillary train recipes/pocket.toml
     armillary train recipes/pocket.toml --set folder=run --set generator.steps=100
     """
-    from armillary.train.recipe import read_recipe, run
+    from armillary.train.recipe import read_recipe
+    from armillary.train.stages import run
 
     say(str(run(read_recipe(recipe, setting or ()), tell=note)))
 

@@ -35,6 +35,7 @@ from armillary.tasks.segments import Latents
 
 CHUNKS = 4
 CANDIDATES = 8
+SEARCHED = 3  # times as many starts as other figures have are searched for those where the policy is unsure
 SURE = 0.95  # share of its candidates that succeed where the policy is sure of itself
 _APART = 1_000_000  # between the seeds of two candidates
 _PUSHED = 5.0  # px after which an object counts as pushed
@@ -278,7 +279,7 @@ def policy(bench: Bench) -> Outcome:
         Figure("success, above no words", mean(gain), bar=0.45),
         Figure("both instructions of one start", share(both(right)), beside=pairs, bar=0.80),
     ]
-    figures += _judged(bench, episodes, [made, *_further(bench, episodes)])
+    figures += _judged(bench)
     rows = list[Row]()
     for i in telling(right, 4):
         e = episodes[i]
@@ -288,20 +289,17 @@ def policy(bench: Bench) -> Outcome:
     return Outcome(figures, {"policy": contact_sheet(rows)})
 
 
-def _further(bench: Bench, episodes: Sequence[Episode]) -> list[list[Floats]]:
-    """What the policy answers from other noise: CANDIDATES - 1 answers for each episode."""
-    tasks = [e.instruction or "" for e in episodes]
-    return [drawn_actions(_policies(bench, episodes, tasks, nth)) for nth in range(1, CANDIDATES)]
+def _judged(bench: Bench) -> list[Figure]:
+    """Imagine, judge, choose.
 
-
-def _judged(bench: Bench, episodes: Sequence[Episode], answers: Sequence[Sequence[Floats]]) -> list[Figure]:
-    """Imagine, judge, choose: `answers` holds every candidate's actions for every episode.
-
-    Counted are the starts at which the policy is not sure of itself: not every candidate succeeds there.
+    Counted are the first n starts at which the policy is not sure of itself: not every candidate succeeds there.
     """
+    episodes = bench.episodes("push", SEARCHED * (bench.n // 2 * 2))
+    tasks = [e.instruction or "" for e in episodes]
+    answers = [drawn_actions(_policies(bench, episodes, tasks, nth)) for nth in range(CANDIDATES)]
     played = [_plays(episodes, actions) for actions in answers]
     right = list(zip(*played, strict=True))  # by episode, then by candidate
-    unsure = [i for i, some in enumerate(right) if sum(some) < SURE * len(some)]
+    unsure = [i for i, some in enumerate(right) if sum(some) < SURE * len(some)][: bench.n]
     scores = _scores(bench, [episodes[i] for i in unsure], [[a[i] for a in answers] for i in unsure])
     chosen = [right[i][some.index(max(some))] for i, some in zip(unsure, scores, strict=True)]
     average = [sum(right[i]) / len(right[i]) for i in unsure]

@@ -24,9 +24,10 @@ from armillary.flow import draw_sigma, interpolate, velocity_target
 from armillary.prompts import action_caption, with_metadata
 from armillary.robots import robot
 from armillary.sequence import Context, Sample, Segment, pack, text_context
+from armillary.shards import read_json, write_json
 from armillary.sim.scenes import episode
 from armillary.tasks.segments import action_segment, patchify, sound_segment, vision_segment
-from armillary.train.cache import Cache, load
+from armillary.train.cache import Cache, load, statistics
 from armillary.train.layout import FLOW_SHIFT, Pocket, pocket_traits
 from armillary.train.loop import Draw, Metrics
 from armillary.train.reasoner import ReasonerJob, draws, optimizers
@@ -37,9 +38,10 @@ READERS_RATE = 0.5  # of the rate, at which the reasoner learns beside the gener
 AS_JSON = 0.12  # captions given as the structured caption that `upsample` makes of them
 SMUDGED = 0.5  # share of given first frames that are noisy: in a chain of chunks they were drawn, not seen
 SMUDGE = 0.25  # greatest standard deviation of that noise
-WEIGHTS = {"vision": 1.0, "sound": 1.0, "action": 1.0}
+WEIGHTS = {"vision": 1.0, "sound": 2.0, "action": 1.0}
 SIZE, FPS = 64, 8.0
 TOKENS_A_FRAME = 16
+STATISTICS = "statistics.json"  # of a cache
 BODY = robot("tabletop")
 
 
@@ -110,15 +112,16 @@ class GeneratorJob:
 
     def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:
         rng, pick = draw.python, draw.python.random()
-        if pick < 0.25:
+        if pick < 0.2:
             stills = rng.choices(range(len(self.stills.cache)), k=2 * self.size)
             return self.flow(draw, self.stills, [(IMAGE, i) for i in stills])
-        if pick < 0.65:
-            sound = rng.choice((None, False, False))
-            modes = rng.choices([m for m in VIDEOS if m.sound is sound], (0.7, 0.25, 0.05), k=self.size)
+        if pick < 0.7:
+            silent = rng.random() < 0.4
+            odds = (0.75, 0.2, 0.05) if silent else (0.45, 0.5, 0.05)
+            modes = rng.choices([m for m in VIDEOS if (m.sound is None) == silent], odds, k=self.size)
             return self.flow(draw, self.clips, [(m, rng.choice(self.groups["slide push"])) for m in modes])
-        mixed = [(FORWARD, "push wander")] * 4 + [(INVERSE, "push wander")] * 2 + [(POLICY, "push")] * 2
-        chosen = [(m, rng.choice(self.groups[g])) for m, g in rng.choices(mixed, k=self.size)]
+        mixed = [(FORWARD, "push wander")] * 5 + [(INVERSE, "push wander"), (POLICY, "push")]
+        chosen = [(m, rng.choice(self.groups[g])) for m, g in rng.choices(mixed, k=self.size * 4 // 3)]
         return self.flow(draw, self.clips, chosen)
 
     def flow(self, draw: Draw, rows: Rows, chosen: Sequence[tuple[Mode, int]]) -> tuple[Tensor, Metrics]:
@@ -234,12 +237,12 @@ def smudge(tokens_NF: Tensor, sigma: float, generator: torch.Generator) -> Tenso
 
 def latent_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of the latents of every clip in the cache, computed once."""
-    from armillary.shards import read_json, write_json
-    from armillary.train.cache import statistics
-
-    path = folder / "statistics.json"
-    if not path.exists():
-        mean, std = statistics(load(folder, ("push", "wander", "slide")))
-        write_json({"mean": mean, "std": std}, path)
-    kept = read_json(path)
+    if not (folder / STATISTICS).exists():
+        keep_statistics(folder, *statistics(load(folder, ("push", "wander", "slide"))))
+    kept = read_json(folder / STATISTICS)
     return tuple(kept["mean"]), tuple(kept["std"])
+
+
+def keep_statistics(folder: Path, mean: Sequence[float], std: Sequence[float]) -> None:
+    """Say by which numbers the latents of a cache are normalised."""
+    write_json({"mean": mean, "std": std}, folder / STATISTICS)

@@ -1,42 +1,18 @@
-"""A recipe: the TOML that says what is trained, in which stages, for how long; and the one function that
-runs it.
+"""A recipe: the TOML that says what is trained, in which stages, for how long. `stages.run` carries it out.
 
-Every stage goes on from where it was stopped: its state lies in the run's folder. `armillary train
-recipes/pocket.toml` makes
-pocket from nothing but this repository.
+`armillary train recipes/pocket.toml` makes pocket from nothing but this repository; a recipe that names a
+checkpoint to `start` from takes from there what no stage of its own has made.
 """
 
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from tokenizers import Tokenizer
-from torch import nn
 
-from armillary.codecs.audio_vae import AudioVAE, AudioVAEConfig
-from armillary.codecs.text import TextCodec
-from armillary.codecs.wan_vae import WanVAE
 from armillary.errors import BadRequest, nearest
-from armillary.shards import sources, write_file, write_json
-from armillary.sim.scenes import Kind
-from armillary.tasks.parts import load_parts
-from armillary.train import cache
-from armillary.train.audio import AudioJob, judge, pocket_audio_config
-from armillary.train.corpus import sentences
-from armillary.train.generator import GeneratorJob, JointJob, latent_statistics
-from armillary.train.layout import Pocket, build_tokenizer, write_checkpoint, write_tokenizer
-from armillary.train.look import draw_samples
-from armillary.train.loop import Job, Look, Schedule, read_state, train
-from armillary.train.reasoner import ReasonerJob
-from armillary.train.sight import SightJob
-from armillary.train.video import VideoJob, pocket_video_config
-from armillary.weights import TRANSFORMER
-
-Tell = Callable[[str], None]
+from armillary.train.loop import Schedule
 
 
 class _Strict(BaseModel):
@@ -132,6 +108,7 @@ class Recipe(_Strict):
     """Stages in the order they are run; each needs what the earlier ones made."""
 
     folder: Path
+    start: str | None = Field(None, description="a checkpoint like pocket, by folder or name")
     seed: int = 0
     threads: int = Field(1, ge=1)
     stages: tuple[Stage, ...]
@@ -202,137 +179,3 @@ def _set(content: dict[str, Any], setting: str) -> None:
         raise BadRequest("set", setting, f"the recipe has no stage {stage!r}; it has {known}")
     for found in matching:
         found[key] = value
-
-
-@dataclass(frozen=True)
-class Run:
-    """A recipe being carried out in its folder."""
-
-    recipe: Recipe
-    tell: Tell
-
-    @property
-    def folder(self) -> Path:
-        return self.recipe.folder
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoint"
-
-    def codec(self) -> TextCodec:
-        return TextCodec.load(self.checkpoint / "text_tokenizer")
-
-    def write(self, model: Pocket) -> None:
-        tokenizer = Tokenizer.from_file(str(self.checkpoint / "text_tokenizer" / "tokenizer.json"))
-        write_checkpoint(model, tokenizer, self.checkpoint)
-
-    def train(self, job: Job, stage: Training, name: str, look: Look | None = None) -> nn.Module:
-        schedule, folder = stage.schedule(), self.folder / name
-        return train(job, schedule, folder, seed=self.recipe.seed, tell=self.tell, look=look)
-
-    def draw(self, job: GeneratorJob, stage: Training, name: str) -> None:
-        """Train a generator, with a picture of its samples every few minutes, and write the checkpoint."""
-        self.write(job.model)
-        parts = load_parts(self.checkpoint, device=torch.device("cpu"), dtype=torch.float32, want=("video",))
-
-        def look(model: nn.Module, step: int) -> None:
-            draw_samples(parts, model, self.folder / name / "samples" / f"{step:06d}.png")
-
-        job.model.load_state_dict(self.train(job, stage, name, look).state_dict())
-        self.write(job.model)
-
-
-def run(recipe: Recipe, tell: Tell = print) -> Path:
-    """Carry out every stage, going on from what the folder holds; returns the checkpoint's folder."""
-    torch.set_num_threads(recipe.threads)
-    here = Run(recipe, tell)
-    for number, stage in enumerate(recipe.stages, 1):
-        tell(f"stage {number} of {len(recipe.stages)}: {stage.kind}")
-        _STAGES[stage.kind](here, stage)
-    return here.checkpoint
-
-
-def tokenizer_stage(run: Run, stage: TokenizerStage) -> None:
-    if not (run.checkpoint / "text_tokenizer" / "tokenizer.json").exists():
-        write_tokenizer(build_tokenizer(sentences(stage.episodes)), run.checkpoint / "text_tokenizer")
-
-
-def video_stage(run: Run, stage: VideoStage) -> None:
-    job = VideoJob(
-        stills=stage.stills, clips=stage.clips, still_share=stage.still_share, seed=run.recipe.seed
-    )
-    model = run.train(job, stage, "video")
-    write_file(sources(model.state_dict()), run.folder / "video" / f"{TRANSFORMER}.safetensors")
-
-
-def audio_stage(run: Run, stage: AudioStage) -> None:
-    model = run.train(AudioJob(clips=stage.clips, seed=run.recipe.seed), stage, "audio")
-    assert isinstance(model, AudioVAE)
-    run.tell(f"on sounds it has not heard: {judge(model)}")
-    _write_codec(model, pocket_audio_config(), run.checkpoint / "sound_tokenizer")
-
-
-def cache_stage(run: Run, stage: CacheStage) -> None:
-    video, audio = WanVAE(pocket_video_config()), AudioVAE(AudioVAEConfig.from_dict(pocket_audio_config()))
-    video.load_state_dict(_average(run.folder / "video"))
-    audio.load_state_dict(_average(run.folder / "audio"))
-    counts: dict[Kind, int] = {
-        "still": stage.still,
-        "slide": stage.slide,
-        "wander": stage.wander,
-        "push": stage.push,
-    }
-    for kind, count in counts.items():
-        cache.fill(run.folder / "cache", kind, count, video, audio, tell=run.tell)
-    mean, std = latent_statistics(run.folder / "cache")
-    config = replace(pocket_video_config(), latents_mean=mean, latents_std=std)
-    _write_codec(video, config.to_dict(), run.checkpoint / "vae")
-
-
-def sight_stage(run: Run, stage: SightStage) -> None:
-    run.train(SightJob(Pocket(run.recipe.seed), pictures=stage.pictures), stage, "sight")
-
-
-def reasoner_stage(run: Run, stage: ReasonerStage) -> None:
-    model = Pocket(run.recipe.seed)
-    model.load_state_dict(_average(run.folder / "sight"))
-    job = ReasonerJob(model, run.codec(), pictures=stage.pictures, clips=stage.clips, asked=stage.asked)
-    run.train(job, stage, "reasoner")
-
-
-def generator_stage(run: Run, stage: GeneratorStage) -> None:
-    model = Pocket(run.recipe.seed)
-    model.load_state_dict(_average(run.folder / "reasoner"))
-    model.copy_tower()
-    run.draw(GeneratorJob(model, run.codec(), run.folder / "cache", size=stage.size), stage, "generator")
-
-
-def joint_stage(run: Run, stage: JointStage) -> None:
-    model = Pocket(run.recipe.seed)
-    model.load_state_dict(_average(run.folder / "generator"))
-    run.draw(JointJob(model, run.codec(), run.folder / "cache", size=stage.size), stage, "joint")
-
-
-_STAGES: dict[str, Callable[[Run, Any], None]] = {
-    "tokenizer": tokenizer_stage,
-    "video": video_stage,
-    "audio": audio_stage,
-    "cache": cache_stage,
-    "sight": sight_stage,
-    "reasoner": reasoner_stage,
-    "generator": generator_stage,
-    "joint": joint_stage,
-}
-
-
-def _average(folder: Path) -> dict[str, torch.Tensor]:
-    """The averaged weights that a stage left in its folder. Raises BadRequest if it did not run."""
-    path = folder / "state.pt"
-    if not path.exists():
-        raise BadRequest("stages", str(path), f"is not there: the stage {folder.name!r} must come first")
-    return read_state(path)["average"]
-
-
-def _write_codec(model: nn.Module, config: dict[str, Any], folder: Path) -> None:
-    write_json(config, folder / "config.json")
-    write_file(sources(model.state_dict(), torch.float16), folder / f"{TRANSFORMER}.safetensors")

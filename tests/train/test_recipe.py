@@ -1,20 +1,29 @@
-"""A recipe makes a whole checkpoint from nothing, goes on after a stop, and refuses what it does not know."""
+"""A recipe makes a whole checkpoint from nothing or goes on from another, goes on after a stop, and refuses
+what it does not know."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
+from armillary.codecs.audio_vae import AudioVAEConfig
 from armillary.codecs.text import TextCodec
 from armillary.errors import BadRequest
+from armillary.shards import read_json
 from armillary.tasks.parts import load_parts
+from armillary.train.audio import pocket_audio_config
 from armillary.train.generator import IMAGE, GeneratorJob, JointJob
-from armillary.train.layout import Pocket
+from armillary.train.layout import Pocket, pocket_config, pocket_sight_config
 from armillary.train.look import draw_samples
 from armillary.train.loop import Draw
 from armillary.train.reasoner import draws
-from armillary.train.recipe import Recipe, read_recipe, run
+from armillary.train.recipe import Recipe, read_recipe
+from armillary.train.stages import run
+from armillary.train.video import pocket_video_config
+from benchmarks.random_checkpoint import write_random
 
 POCKET = Path(__file__).parents[2] / "recipes" / "pocket.toml"
 SMALL = [
@@ -137,3 +146,36 @@ def test_a_stage_whose_forerunner_did_not_run_says_which_is_needed(tmp_path: Pat
     )
     with pytest.raises(BadRequest, match="'generator' must come first"):
         run(alone, tell=lambda _: None)
+
+
+LONGER = POCKET.with_name("longer.toml")
+
+
+def longer(folder: Path, start: Path, *more: str) -> Recipe:
+    kept = [x for x in SMALL if x.partition(".")[0] in ("cache", "joint")]
+    return read_recipe(LONGER, [f'folder="{folder}"', f'start="{start}"', *kept, *more])
+
+
+def test_a_recipe_goes_on_from_a_checkpoint_with_its_codecs_and_its_numbers(
+    tmp_path: Path, made: Path
+) -> None:
+    found = run(longer(tmp_path, made), tell=lambda _: None)
+    for name in ("vae", "sound_tokenizer", "text_tokenizer"):
+        for file in (made / name).iterdir():
+            assert (found / name / file.name).read_bytes() == file.read_bytes()
+    known = read_json(made / "vae" / "config.json")
+    kept = read_json(tmp_path / "cache" / "statistics.json")
+    assert [kept["mean"], kept["std"]] == [known["latents_mean"], known["latents_std"]]
+    before, after = (
+        load_file(x / "transformer" / "diffusion_pytorch_model.safetensors") for x in (made, found)
+    )
+    far = max(float((before[name].float() - after[name].float()).abs().max()) for name in before)
+    assert 0 < far < 0.05  # two small steps away, not begun anew
+
+
+def test_a_start_that_is_no_pocket_is_refused(tmp_path: Path) -> None:
+    sound = AudioVAEConfig.from_dict(pocket_audio_config())
+    thin = replace(pocket_config(), mlp=256)
+    folder = write_random(tmp_path / "thin", thin, pocket_sight_config(), pocket_video_config(), sound)
+    with pytest.raises(BadRequest, match="sizes"):
+        run(longer(tmp_path / "run", folder, 'stages=[{kind="joint",steps=1,rate=0.1}]'), tell=lambda _: None)
