@@ -29,6 +29,7 @@ from armillary.sim.experts import random_policy, straight
 from armillary.sim.language import outcome_question, success
 from armillary.sim.physics import FPS, SIZE, Floats, Point, replay, simulate
 from armillary.sim.scenes import Episode
+from armillary.tasks.defaults import Defaults
 from armillary.tasks.frames import require_video
 from armillary.tasks.judge import Judge, judge_clips
 from armillary.tasks.segments import Latents
@@ -56,7 +57,9 @@ def wanted_act(task: str, latents: Latents) -> Wanted:
     return Wanted(caption, "", latents)
 
 
-def forward_many(bench: Bench, firsts: Sequence[Pixels], actions: Sequence[Floats]) -> list[Pixels]:
+def forward_many(
+    bench: Bench, firsts: Sequence[Pixels], actions: Sequence[Floats], row: Defaults | None = None
+) -> list[Pixels]:
     """What each chunk of actions [K, D] in px/s would do after its first picture: frames [K + 1, H, W, 3]."""
     pusher = body()
     wanted = [
@@ -73,7 +76,7 @@ def forward_many(bench: Bench, firsts: Sequence[Pixels], actions: Sequence[Float
         )
         for z, rows_KD in zip(started(bench, firsts, pusher.chunk + 1), actions, strict=True)
     ]
-    drawn = draw_many(bench.parts, "forward_dynamics", wanted)
+    drawn = draw_many(bench.parts, "forward_dynamics", wanted, row=row)
     return decode_clips(require_video(bench.parts), [x.vision_ZThw for x in drawn])
 
 
@@ -292,7 +295,8 @@ def policy(bench: Bench) -> Outcome:
 def _judged(bench: Bench) -> list[Figure]:
     """Imagine, judge, choose.
 
-    Counted are the first n starts at which the policy is not sure of itself: not every candidate succeeds there.
+    Counted are the first n starts at which the policy is not sure of itself: not every candidate succeeds
+    there.
     """
     episodes = bench.episodes("push", SEARCHED * (bench.n // 2 * 2))
     tasks = [e.instruction or "" for e in episodes]

@@ -27,7 +27,7 @@ from armillary.sim.language import Question
 from armillary.sim.physics import FPS, SIZE, Floats
 from armillary.sim.scenes import Episode
 from armillary.slots import Decoder
-from armillary.tasks.defaults import DrawTask, defaults
+from armillary.tasks.defaults import Defaults, DrawTask, defaults
 from armillary.tasks.denoise import Contexts, SamplingOptions, choose_grid, read_prompts
 from armillary.tasks.messages import converse
 from armillary.tasks.parts import Parts
@@ -110,11 +110,16 @@ def wanted_clip(caption: str, latents: Latents) -> Wanted:
 
 
 def draw_many(
-    parts: Parts, task: DrawTask, wanted: Sequence[Wanted], *, seeds: Sequence[int] | None = None
+    parts: Parts,
+    task: DrawTask,
+    wanted: Sequence[Wanted],
+    *,
+    seeds: Sequence[int] | None = None,
+    row: Defaults | None = None,
 ) -> list[Latents]:
-    """Everything that is wanted, with the checkpoint's own defaults for `task`; case i starts from noise i
-    or seeds[i]."""
-    row = defaults(parts.checkpoint, task)
+    """Everything that is wanted, with `row` or the checkpoint's own defaults for `task`; case i starts from
+    noise i or seeds[i]."""
+    row = row or defaults(parts.checkpoint, task)
     _, grid = choose_grid(parts.checkpoint, SamplingOptions(row.steps, row.guidance, row.shift))
     read = _Reader(parts, task, row.guidance)
     contexts = [read(w) for w in wanted]

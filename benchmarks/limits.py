@@ -1,0 +1,173 @@
+"""What keeps pocket's figures where they are: each suspect is varied, and the figure measured again.
+
+    .venv/bin/python benchmarks/limits.py [MODEL] [-n 128]
+
+Cases come from the training's own stream, beyond every seed that a recipe caches, so that nothing is learnt
+here about the cases of `armillary eval`. Shares and F1 run from 0 to 1; two figures of n cases differ by luck
+by up to about 1.4 / sqrt(n).
+"""
+
+import argparse
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import torch
+
+from armillary.eval.acting import Measured, Truth, forward_many
+from armillary.eval.batches import (
+    Asked,
+    answer_many,
+    decode_clips,
+    decode_sounds,
+    draw_many,
+    encode_clips,
+    round_trip,
+    wanted_clip,
+)
+from armillary.eval.bench import Bench
+from armillary.eval.detectors import Scene, heard, onsets, score_onsets, watch
+from armillary.eval.making import blank, same_throughout, slide_direction, slider, started, way
+from armillary.eval.scores import f1, psnr
+from armillary.locate import locate
+from armillary.sim.physics import FPS, Floats
+from armillary.sim.scenes import Episode, Kind, episode
+from armillary.tasks.defaults import Defaults, defaults
+from armillary.tasks.frames import require_video
+from armillary.tasks.parts import load_parts
+from armillary.tasks.segments import Latents
+from armillary.tasks.sounds import require_audio
+
+BEYOND = 10_000_000  # no recipe caches so many
+
+
+def fresh(kind: Kind, n: int) -> list[Episode]:
+    return [episode(kind, BEYOND + i) for i in range(n)]
+
+
+def known_by_heart(bench: Bench) -> Iterator[str]:
+    """Forward dynamics of episodes that it was trained on, and of new ones: is it overfitted?"""
+    for kind in ("push", "wander"):
+        for name, episodes in (
+            ("cached", [episode(kind, i) for i in range(bench.n)]),
+            ("new", fresh(kind, bench.n)),
+        ):
+            yield f"{kind}, {name} episodes: {forward(bench, episodes)}"
+
+
+def forward(bench: Bench, episodes: Sequence[Episode], row: Defaults | None = None) -> str:
+    actions = [e.actions for e in episodes if e.actions is not None]
+    made = forward_many(bench, [e.picture() for e in episodes], actions, row)
+    found = Measured.of([Truth.of(e) for e in episodes], made)
+    near = np.mean([psnr(e.frames, x) for e, x in zip(episodes, made, strict=True)])
+    return (
+        f"{near:.2f} dB, pusher found {found.pusher_found.value:.3f}, pushed object found "
+        f"{found.object_found.value:.3f} and {found.object_error.value:.2f} px off"
+    )
+
+
+def more_steps(bench: Bench) -> Iterator[str]:
+    """Forward dynamics in more denoising steps: is it the sampler?"""
+    row, episodes = defaults(bench.parts.checkpoint, "forward_dynamics"), fresh("push", bench.n)
+    for steps in (2, 4, 8, 16):
+        yield f"{steps} steps: {forward(bench, episodes, replace(row, steps=steps))}"
+
+
+def text_to_video(bench: Bench) -> Iterator[str]:
+    """Slides from words: other samplers; and with the true first frame given, is it layout or motion?"""
+    row, episodes = defaults(bench.parts.checkpoint, "video"), fresh("slide", bench.n)
+    empty, given = [blank(bench, 9)] * bench.n, started(bench, [e.picture() for e in episodes], 9)
+
+    def told(latents: Sequence[torch.Tensor], clean: tuple[int, ...], row: Defaults) -> str:
+        wanted = [
+            wanted_clip(e.caption, Latents(z, FPS, clean)) for e, z in zip(episodes, latents, strict=True)
+        ]
+        drawn = draw_many(bench.parts, "video", wanted, row=row)
+        clips = decode_clips(require_video(bench.parts), [x.vision_ZThw for x in drawn])
+        return drawn_right(episodes, [watch(x) for x in clips])
+
+    for steps, guidance in product((10, 25), (1.0, 2.0, 4.0)):
+        other = replace(row, steps=steps, guidance=guidance)
+        yield f"{steps} steps, guidance {guidance:g}: {told(empty, (), other)}"
+    yield f"first frame given: {told(given, (0,), row)}"
+    true = round_trip(require_video(bench.parts), [e.frames for e in episodes], bench.device)
+    yield f"ceiling: {drawn_right(episodes, [watch(x) for x in true])}"
+
+
+def drawn_right(episodes: Sequence[Episode], clips: Sequence[Sequence[Scene]]) -> str:
+    pairs = list(zip(episodes, clips, strict=True))
+    turned = [slide_direction(e, list(s)) == way(e.velocities[0][slider(e)]) for e, s in pairs]
+    every = [same_throughout(e.objects, s) for e, s in pairs]
+    frames = np.mean([[same_throughout(e.objects, [scene]) for scene in s] for e, s in pairs], axis=0)
+    by_frame = " ".join(f"{x:.2f}" for x in frames)
+    return (
+        f"direction {np.mean(turned):.3f}, same objects {np.mean(every):.3f}; right in each frame {by_frame}"
+    )
+
+
+def sounds(bench: Bench) -> Iterator[str]:
+    """Sounds of slides: are they wrong or late? And with five true frames given?"""
+    episodes, audio = fresh("slide", bench.n), require_audio(bench.parts)
+    truths = [e.sound for e in episodes if e.sound is not None]
+    unknown = torch.zeros(
+        int(bench.parts.checkpoint.config.features["sound"]), audio.latent_length(truths[0].shape[1])
+    )
+    whole = encode_clips(require_video(bench.parts), [e.frames for e in episodes], bench.device)
+    for clean in ((0,), (0, 1)):
+        wanted = [
+            wanted_clip(e.caption, Latents(z, FPS, clean, sound_SL=unknown))
+            for e, z in zip(episodes, whole, strict=True)
+        ]
+        drawn = draw_many(bench.parts, "video", wanted)
+        made = decode_sounds(audio, [x.sound_SL for x in drawn if x.sound_SL is not None], truths[0].shape[1])
+        told = ", ".join(f"± {k} frames {onset_f1(episodes, made, k / FPS):.3f}" for k in (1, 2, 4))
+        yield f"{4 * len(clean) - 3} frames given: F1 {told}"
+
+
+def onset_f1(episodes: Sequence[Episode], sounds: Sequence[Floats], tolerance: float) -> float:
+    pairs = zip(episodes, sounds, strict=True)
+    return f1([score_onsets(onsets(x), heard(e.events, e.objects), tolerance)[:3] for e, x in pairs]).value
+
+
+def captions(bench: Bench) -> Iterator[str]:
+    """Captions of pictures: which word is wrong? Of those that name the right number of objects."""
+    asked = [Asked(e, q) for e in fresh("still", bench.n) for q in e.questions() if q.kind == "caption"]
+    answers = answer_many(bench.parts, asked, limit=48)
+    pattern = re.compile(r"an? (\w+) (\w+) at the ([a-z ]+?)(?=,| and |$)")
+    pairs = [
+        (pattern.findall(a), pattern.findall(x.question.answer)) for a, x in zip(answers, asked, strict=True)
+    ]
+    alike = [
+        (a, b) for made, true in pairs if len(made) == len(true) for a, b in zip(made, true, strict=True)
+    ]
+    yield f"right number of objects {np.mean([len(a) == len(b) for a, b in pairs]):.3f}"
+    for place, name in enumerate(("colour", "shape", "place")):
+        yield f"{name} right {np.mean([a[place] == b[place] for a, b in alike]):.3f}"
+
+
+SUSPECTS: dict[str, Callable[[Bench], Iterator[str]]] = {
+    "memory": known_by_heart,
+    "steps": more_steps,
+    "clips": text_to_video,
+    "sounds": sounds,
+    "captions": captions,
+}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("model", nargs="?", default="pocket")
+    options.add_argument("-n", type=int, default=128, help="cases a figure")
+    options.add_argument("--only", choices=SUSPECTS, action="append", help="may be repeated")
+    given = options.parse_args()
+    parts = load_parts(locate(given.model)[1], device=torch.device("cpu"), dtype=torch.float32)
+    for name in given.only or SUSPECTS:
+        print((SUSPECTS[name].__doc__ or name).partition("\n")[0])
+        for line in SUSPECTS[name](Bench(parts, given.n)):
+            print(f"  {line}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
