@@ -21,6 +21,7 @@ from armillary.serve.settings import Settings
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 FORGOTTEN_S = 600.0
+_ALIVE = "(state IN ('queued', 'running') OR expires > ?)"  # however long it waits or takes
 ENDED = ("done", "failed", "cancelled")
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -124,11 +125,12 @@ class Store:
         made: Mapping[str, Any] | None = None,
         error: Mapping[str, Any] | None = None,
     ) -> None:
-        """It is over; its result is kept until it expires, what it read is not."""
+        """It is over; its result is kept for `keep_s` from now on, what it read is not."""
+        now = time.time()
         self._base.execute(
-            "UPDATE jobs SET state = ?, finished = ?, made = ?, error = ? WHERE id = ?"
+            "UPDATE jobs SET state = ?, finished = ?, expires = ?, made = ?, error = ? WHERE id = ?"
             " AND state IN ('queued', 'running')",
-            (state, time.time(), _text(made), _text(error), job_id),
+            (state, now, now + self._settings.keep_s, _text(made), _text(error), job_id),
         )
         with suppress(FileNotFoundError):  # a folder that somebody removed
             for path in self.folder(job_id).iterdir():
@@ -136,7 +138,7 @@ class Store:
                     path.unlink()
 
     def get(self, job_id: str) -> Job | None:
-        found = self._select("WHERE id = ? AND expires > ?", job_id, time.time())
+        found = self._select(f"WHERE id = ? AND {_ALIVE}", job_id, time.time())
         return found[0] if found else None
 
     def by_key(self, key: str) -> Job | None:
@@ -150,7 +152,7 @@ class Store:
     def page(self, *, after: str | None, limit: int, newest_first: bool) -> list[Job]:
         """At most `limit` jobs, following `after` in the given order."""
         order, sign = ("DESC", "<") if newest_first else ("ASC", ">")
-        where, values = "WHERE expires > ?", list[Any]([time.time()])
+        where, values = f"WHERE {_ALIVE}", list[Any]([time.time()])
         if after is not None:
             where += f" AND number {sign} (SELECT number FROM jobs WHERE id = ?)"
             values.append(after)

@@ -170,18 +170,35 @@ def test_what_waited_is_made_after_a_restart_and_what_ran_goes_back(start: Start
         assert ended(live, short)["status"] == "completed"
 
 
-def test_history_is_bounded(tmp_path: Path) -> None:
+def test_history_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(Settings(tmp_path, max_jobs=10, keep_s=1000, max_disk=35))
     for number in range(1000):
         store.write(str(number), {"x": b"12345"})
-        store.add(a_job(str(number), expires=5 if number == 995 else 2e9), None)
+        store.add(a_job(str(number)), None)
         store.start(str(number))
-        store.end(str(number), "done", made={"file": "x"})
+        with monkeypatch.context() as patched:
+            if number == 995:  # ended long ago
+                patched.setattr("armillary.serve.store.time.time", lambda: 5.0)
+            store.end(str(number), "done", made={"file": "x"})
         if number % 100 == 99:
             store.sweep()
     kept = [job.id for job in store.page(after=None, limit=100, newest_first=True)]
     assert kept == ["999", "998", "997", "996", "994", "993", "992"]  # seven times five bytes, none expired
     assert len(list((tmp_path / "jobs").iterdir())) == 7
+    store.close()
+
+
+def test_a_job_that_takes_longer_than_results_are_kept_is_shown_and_kept(tmp_path: Path) -> None:
+    store = Store(Settings(tmp_path, keep_s=1000))
+    store.write("long", {})
+    store.add(a_job("long", expires=5), None)
+    store.start("long")
+    store.sweep()
+    assert store.get("long") is not None
+    assert [job.id for job in store.page(after=None, limit=9, newest_first=True)] == ["long"]
+    store.end("long", "done", made={})
+    store.sweep()
+    assert (store.get("long") or a_job("")).state == "done"
     store.close()
 
 
