@@ -4,6 +4,7 @@ Legend: T frames, H height, W width, C channels.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeAlias
@@ -196,10 +197,10 @@ def _shortened(draw: ImageDraw.ImageDraw, words: str, width: float, text: Font) 
     words = " ".join(words.split("\n"))
     if draw.textlength(words[:LINE], text) <= width and len(words) <= LINE:
         return words
-    words = words[:LINE]
-    while words and draw.textlength(f"{words}...", text) > width:
-        words = words[:-1]
-    return f"{words}..."
+    count = bisect_right(
+        range(1, LINE + 1), width, key=lambda letters: draw.textlength(f"{words[:letters]}...", text)
+    )
+    return f"{words[:count]}..."
 
 
 def ticks(duration_s: float) -> list[float]:
