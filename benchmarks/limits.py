@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/limits.py [MODEL] [-n 128]
 
-Cases come from the training's own stream, beyond every seed that a recipe caches unless called cached, so that nothing is learnt
-here about the cases of `armillary eval`. Shares and F1 run from 0 to 1; two figures of n cases differ by luck
-by up to about 1.4 / sqrt(n).
+Cases come from the training's own stream, beyond every seed that a recipe caches unless they are called
+cached, so that nothing is learnt here about the cases of `armillary eval`. Shares and F1 run from 0 to 1; two
+figures of n cases differ by luck by up to about 1.4 / sqrt(n).
 """
 
 import argparse
