@@ -18,7 +18,7 @@ from armillary.train.recipe import read_recipe
 from armillary.train.stages import run
 
 ROOT = Path(__file__).parents[1]
-SHRINKS = ("steps", "still", "push", "wander", "slide")  # what a share of a recipe has less of
+SHRINKS = ("steps", "still", "push", "wander", "roam", "slide")  # what a share of a recipe has less of
 
 
 def settings(recipe: Path, share: float, seed: int, folder: Path) -> list[str]:

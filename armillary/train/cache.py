@@ -1,13 +1,14 @@
 """Episodes turned into latents once, kept on disk: a generator step then costs no rendering and no encoding.
 
 Shape letters: B episodes, Z latent channels, T latent frames, h w latent height and width, S sound
-channels, N latent steps,
-K actions, D numbers of an action.
+channels, N latent steps, K actions, D numbers of an action, V tokens of a picture or clip, X what is known of
+each.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,14 +17,22 @@ from armillary.codecs.audio_vae import AudioVAE
 from armillary.codecs.wan_vae import WanVAE
 from armillary.errors import BadRequest
 from armillary.sim.scenes import Episode, Kind, episode
+from armillary.train.dense import heard, truth
 from armillary.train.video import to_model
 
 CHUNK = 128
+PIECES = 4  # clips that a long one is cut into
+SIDE = 4  # tokens along each side of a latent frame
+Stored = Literal[Kind, "roam"]
 
 
 @dataclass(frozen=True)
 class Cache:
-    """Clips, or stills where `sounds` and `actions` are empty; one row an episode."""
+    """Clips, or stills where `sounds`, `heard` and `actions` are empty; one row an episode.
+
+    Rows stored as "roam" are pieces of longer clips of kind "wander": they begin as one leaves off, with the
+    pusher at an object, and not as an episode starts.
+    """
 
     kinds: list[Kind]
     seeds: list[int]
@@ -32,6 +41,8 @@ class Cache:
     latents_BZThw: Tensor  # raw, not normalised
     sounds_BSN: Tensor
     actions_BKD: Tensor  # px/s, zero where there is no pusher
+    truths_BVX: Tensor  # `dense.Truth.table` of the tokens of each
+    heard_BNX: Tensor  # `dense.heard` of its sound
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -41,7 +52,7 @@ class Cache:
 def encode_chunk(episodes: Sequence[Episode], video: WanVAE, audio: AudioVAE) -> Cache:
     frames = to_model([torch.from_numpy(e.frames) for e in episodes])
     pieces = [video.encode_moments(x)[0] for x in frames.split(16)]
-    sounds, actions = torch.empty(0), torch.empty(0)
+    sounds, actions, marks = torch.empty(0), torch.empty(0), torch.empty(0)
     if episodes[0].moving:
         waves = torch.stack([torch.from_numpy(e.sound) for e in episodes if e.sound is not None])
         sounds = torch.cat([audio.encode(x) for x in waves.split(16)])
@@ -49,37 +60,77 @@ def encode_chunk(episodes: Sequence[Episode], video: WanVAE, audio: AudioVAE) ->
         actions = torch.stack(
             [torch.zeros(steps, 2) if e.actions is None else torch.from_numpy(e.actions) for e in episodes]
         )
+        marks = torch.stack([heard(e, sounds.shape[-1]) for e in episodes])
     kinds: list[Kind] = [e.kind for e in episodes]
     names = [e.seed for e in episodes], [e.caption for e in episodes], [e.instruction for e in episodes]
-    return Cache(kinds, *names, torch.cat(pieces).half(), sounds.half(), actions)
+    truths = torch.stack([truth(e, slices(len(e.positions)), side=SIDE).table() for e in episodes])
+    return Cache(kinds, *names, torch.cat(pieces).half(), sounds.half(), actions, truths.half(), marks)
+
+
+def slices(frames: int) -> list[list[int]]:
+    """The frames that each latent frame holds: the first alone, then four and four."""
+    return [[0], *([*range(i, i + 4)] for i in range(1, frames, 4))]
+
+
+def stored(name: Stored, seed: int) -> list[Episode]:
+    """The training episodes that stand under a name and seed in a cache."""
+    if name != "roam":
+        return [episode(name, seed)]
+    size = len(episode("wander", seed).positions) - 1
+    return cut(episode("wander", seed, frames=PIECES * size + 1), size)
+
+
+def cut(e: Episode, size: int) -> list[Episode]:
+    """Its pieces of `size` frames and a first one each: what the world's "wander" is from there on."""
+    assert e.pusher is not None
+    assert e.actions is not None
+    pieces = list[Episode]()
+    for a in range(0, len(e.positions) - 1, size):
+        seconds = (a / e.fps, (a + size + 1) / e.fps)
+        x, y = e.pusher[a].tolist()
+        start = replace(e.start, positions=tuple((x, y) for x, y in e.positions[a].tolist()), pusher=(x, y))
+        events = [replace(v, time=v.time - seconds[0]) for v in e.events if seconds[0] <= v.time < seconds[1]]
+        part = slice(a, a + size + 1)
+        pieces.append(
+            replace(
+                e,
+                start=start,
+                positions=e.positions[part],
+                velocities=e.velocities[part],
+                pusher=e.pusher[part],
+                actions=e.actions[a : a + size],
+                events=tuple(events),
+            )
+        )
+    return pieces
 
 
 def fill(
     folder: Path,
-    kind: Kind,
+    name: Stored,
     count: int,
     video: WanVAE,
     audio: AudioVAE,
     *,
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Write what is missing of the first `count` training episodes of a kind, a chunk a file."""
+    """Write what is missing of the training episodes of the first `count` seeds of a name, a chunk a file."""
     folder.mkdir(parents=True, exist_ok=True)
     for start in range(0, count, CHUNK):
-        path = folder / f"{kind}-{start:07d}.pt"
+        path = folder / f"{name}-{start:07d}.pt"
         if path.exists():
             continue
         end = min(start + CHUNK, count)
-        chunk = encode_chunk([episode(kind, seed) for seed in range(start, end)], video, audio)
+        chunk = encode_chunk([e for seed in range(start, end) for e in stored(name, seed)], video, audio)
         partial = path.with_suffix(".partial")
         torch.save(vars(chunk), partial)
         partial.replace(path)
-        tell(f"{kind}: {end} of {count} episodes encoded")
+        tell(f"{name}: {end} of {count} episodes encoded")
 
 
-def load(folder: Path, kinds: Sequence[Kind]) -> Cache:
-    """Every chunk of the kinds, in one. Raises BadRequest for files of an older form."""
-    files = [path for kind in kinds for path in sorted(folder.glob(f"{kind}-*.pt"))]
+def load(folder: Path, names: Sequence[Stored]) -> Cache:
+    """Every chunk of the names, in one. Raises BadRequest for files of an older form."""
+    files = [path for name in names for path in sorted(folder.glob(f"{name}-*.pt"))]
     try:
         chunks = [Cache(**torch.load(path, weights_only=True)) for path in files]
     except TypeError as error:
@@ -93,6 +144,8 @@ def load(folder: Path, kinds: Sequence[Kind]) -> Cache:
         torch.cat([c.latents_BZThw for c in chunks]),
         torch.cat([c.sounds_BSN for c in chunks]),
         torch.cat([c.actions_BKD for c in chunks]),
+        torch.cat([c.truths_BVX for c in chunks]),
+        torch.cat([c.heard_BNX for c in chunks]),
     )
 
 

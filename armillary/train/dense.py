@@ -1,8 +1,8 @@
 """What every visual token is told besides: what lies at its place, how that moved, and what it hit.
 
-An answer is a few bits about a picture, the truth about each of its tokens is hundreds. Two linear heads, one
-on the vision tower's tokens and one on what the AR tower makes of them, must tell it; their loss teaches both
-towers where things are, and the heads are thrown away with the training.
+An answer is a few bits about a picture, the truth about each of its tokens is hundreds. Linear heads, on the
+vision tower's tokens, on what the AR tower makes of them and on what the DM tower makes of those it draws,
+must tell it; their loss teaches the towers where things are, and the heads are thrown away with the training.
 
 Shape letters: V visual tokens, E width, T slices of a clip, n objects, K kinds of hit.
 """
@@ -21,13 +21,13 @@ from armillary.sim.drawing import COLOURS, trail
 from armillary.sim.physics import EXTENTS, SIZE, Event
 from armillary.sim.recording import Recording
 
-SIDE: Final = 8  # tokens along each side of a picture
-CELL: Final = SIZE / SIDE  # px
+SIDE: Final = 8  # tokens along each side of a picture that the reasoner is shown
 REACH: Final = 2.0  # px around its box in which a token still belongs to an object
 _SHAPES, _COLOURS = list(EXTENTS), list(COLOURS)
 _SIZES = (1, 1, len(_SHAPES), len(_COLOURS), 6, 4)  # present, trail, shape, colour, motion, hits
 _TRAIL = 0.3  # share of a token's cell that a trail must cover
 WIDTH: Final = sum(_SIZES)
+HEARD: Final = 2 * len(_SHAPES)  # begins, and has begun: each shape has a tone of its own
 
 
 @dataclass(frozen=True)
@@ -41,29 +41,44 @@ class Truth:
     motion_V6: Tensor  # from the token to the object, its way since the first frame, its velocity; in cells
     hits_VK: Tensor  # 0 or 1: hit a thing by now, a wall by now, a thing ever, a wall ever
 
+    def table(self) -> Tensor:
+        """All of it in one tensor [V, 14], to be kept; `of_table` reads it."""
+        return torch.cat([x.float().view(len(x), -1) for x in vars(self).values()], dim=1)
+
+    @classmethod
+    def of_table(cls, rows_VX: Tensor) -> "Truth":
+        present, streak, shape, colour, motion, hits = rows_VX.float().split((1, 1, 1, 1, 6, 4), dim=1)
+        return cls(present[:, 0] > 0, streak[:, 0] > 0, shape[:, 0].long(), colour[:, 0].long(), motion, hits)
+
     @classmethod
     def join(cls, parts: Sequence["Truth"]) -> "Truth":
         return cls(*(torch.cat([vars(p)[name] for p in parts]) for name in cls.__dataclass_fields__))
 
 
 def truth(
-    e: Recording, slices: Sequence[Sequence[int]], *, shapes: bool = True, colours: bool = True
+    e: Recording,
+    slices: Sequence[Sequence[int]],
+    *,
+    side: int = SIDE,
+    shapes: bool = True,
+    colours: bool = True,
 ) -> Truth:
-    """The truth about tokens that each see the frames of one slice; without `shapes` or `colours` those are
-    not told."""
-    middle = (np.arange(SIDE) + 0.5) * CELL
+    """The truth about side x side tokens that each see the frames of one slice; without `shapes` or `colours`
+    those are not told."""
+    cell = SIZE / side  # px
+    middle = (np.arange(side) + 0.5) * cell
     grid_V2 = np.stack(np.meshgrid(middle, middle), axis=-1).reshape(-1, 2)
     places_Tn2 = np.stack([e.positions[list(s)].mean(axis=0) for s in slices])
     speeds_Tn2 = np.stack([e.velocities[s[-1]] for s in slices])
     to_TVn2 = places_Tn2[:, None] - grid_V2[None, :, None]
     reach_n2 = np.array([EXTENTS[o.shape] for o in e.objects]) + REACH
     share_TVn = (np.abs(to_TVn2) / reach_n2).max(axis=-1)  # of the way from the object's middle to its border
-    present_TV, trail_TVn = share_TVn.min(axis=-1) <= 1, _trails(e, slices) > _TRAIL
+    present_TV, trail_TVn = share_TVn.min(axis=-1) <= 1, _trails(e, slices, side) > _TRAIL
     owner_TV = np.where(trail_TVn, np.minimum(share_TVn, 1), share_TVn).argmin(axis=-1)
     pick = (np.arange(len(slices))[:, None], owner_TV)
     way_Tn2 = places_Tn2 - e.positions[0]
     to_TV2 = np.take_along_axis(to_TVn2, owner_TV[..., None, None], axis=2)[:, :, 0]
-    motion = np.concatenate([to_TV2, way_Tn2[pick], speeds_Tn2[pick] / e.fps * 4], axis=-1) / CELL
+    motion = np.concatenate([to_TV2, way_Tn2[pick], speeds_Tn2[pick] / e.fps * 4], axis=-1) / cell
     names = ([_SHAPES.index(o.shape) for o in e.objects], [_COLOURS.index(o.colour) for o in e.objects])
     shape_TV, colour_TV = (
         np.where(present_TV & told, np.array(n)[owner_TV], -1)
@@ -80,11 +95,22 @@ def truth(
     )
 
 
-def _trails(e: Recording, slices: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+def heard(e: Recording, tokens: int) -> Tensor:
+    """Of each of the tokens of a clip's sound: does the tone of each shape begin in it, and has it begun by
+    its end? bool [tokens, HEARD]."""
+    seconds = len(e.positions) / e.fps / tokens
+    begins_NS = torch.zeros(tokens, len(_SHAPES), dtype=torch.bool)
+    for event in e.events:
+        for i in event.objects:
+            begins_NS[min(int(event.time / seconds), tokens - 1), _SHAPES.index(e.objects[i].shape)] = True
+    return torch.cat([begins_NS, begins_NS.cummax(dim=0).values], dim=1)
+
+
+def _trails(e: Recording, slices: Sequence[Sequence[int]], side: int) -> NDArray[np.float32]:
     """How much of every token's cell the trail of each object covers in the last frame: [T, V, n]."""
     last = [s[-1] for s in slices]
     drawn = [trail(e.positions[last, i], e.velocities[last, i]) for i in range(len(e.objects))]
-    cells_nTrycx = np.stack(drawn).reshape(len(drawn), len(last), SIDE, SIZE // SIDE, SIDE, SIZE // SIDE)
+    cells_nTrycx = np.stack(drawn).reshape(len(drawn), len(last), side, SIZE // side, side, SIZE // side)
     shares_nTV = (cells_nTrycx > 0).mean(axis=(3, 5)).reshape(len(drawn), len(last), -1)
     return shares_nTV.transpose(1, 2, 0) * (e.background == "ice")
 

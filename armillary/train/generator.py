@@ -10,24 +10,29 @@ Shape letters: B samples, N tokens of a segment, M noisy tokens, F numbers in a 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from armillary.codecs.text import TextCodec
 from armillary.flow import draw_sigma, interpolate, velocity_target
+from armillary.model import Stream
 from armillary.prompts import action_caption, with_metadata
 from armillary.robots import robot
 from armillary.sequence import Context, Sample, Segment, pack, text_context
 from armillary.shards import read_json, write_json
-from armillary.sim.scenes import episode
+from armillary.sim.scenes import Kind, episode
 from armillary.tasks.segments import action_segment, patchify, sound_segment, vision_segment
-from armillary.train.cache import Cache, load, statistics
+from armillary.train.cache import SIDE, Cache, load, statistics
+from armillary.train.dense import Truth, dense_loss
 from armillary.train.layout import FLOW_SHIFT, Pocket, pocket_traits
 from armillary.train.loop import Draw, Metrics
 from armillary.train.reasoner import ReasonerJob, draws, optimizers
@@ -39,8 +44,10 @@ AS_JSON = 0.12  # captions given as the structured caption that `upsample` makes
 SMUDGED = 0.5  # share of given first frames that are noisy: in a chain of chunks they were drawn, not seen
 SMUDGE = 0.25  # greatest standard deviation of that noise
 WEIGHTS = {"vision": 1.0, "sound": 2.0, "action": 1.0}
+TOLD = 0.1  # weight of what is told of every token that is drawn
+TOLD_AFTER = 2  # the block after which it is told: two more blocks then turn it into velocities
 SIZE, FPS = 64, 8.0
-TOKENS_A_FRAME = 16
+TOKENS_A_FRAME = SIDE * SIDE
 STATISTICS = "statistics.json"  # of a cache
 BODY = robot("tabletop")
 
@@ -102,9 +109,9 @@ class GeneratorJob:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(draws(name))
         mean, std = latent_statistics(folder)
-        self.clips = Rows.of(load(folder, ("push", "wander", "slide")), mean, std)
+        self.clips = Rows.of(load(folder, ("push", "wander", "roam", "slide")), mean, std)
         self.stills = Rows.of(load(folder, ("still",)), mean, std)
-        self.groups = {k: self.clips.where(*k.split()) for k in ("push", "push wander", "slide push")}
+        self.groups = {k: self.clips.where(*k.split()) for k in ("push", "push wander", "slide")}
         self.prompts: dict[str, Context] = {}
 
     def optimizers(self, rate: float) -> list[Optimizer]:
@@ -112,20 +119,22 @@ class GeneratorJob:
 
     def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:
         rng, pick = draw.python, draw.python.random()
-        if pick < 0.2:
+        if pick < 0.12:
             stills = rng.choices(range(len(self.stills.cache)), k=2 * self.size)
             return self.flow(draw, self.stills, [(IMAGE, i) for i in stills])
-        if pick < 0.7:
-            silent = rng.random() < 0.4
-            odds = (0.75, 0.2, 0.05) if silent else (0.45, 0.5, 0.05)
+        if pick < 0.74:
+            silent = rng.random() < 0.45
+            odds = (0.8, 0.15, 0.05) if silent else (0.4, 0.55, 0.05)
             modes = rng.choices([m for m in VIDEOS if (m.sound is None) == silent], odds, k=self.size)
-            return self.flow(draw, self.clips, [(m, rng.choice(self.groups["slide push"])) for m in modes])
+            groups = rng.choices(("slide", "push"), (0.7, 0.3), k=self.size)
+            chosen = [(m, rng.choice(self.groups[g])) for m, g in zip(modes, groups, strict=True)]
+            return self.flow(draw, self.clips, chosen)
         mixed = [(FORWARD, "push wander")] * 5 + [(INVERSE, "push wander"), (POLICY, "push")]
         chosen = [(m, rng.choice(self.groups[g])) for m, g in rng.choices(mixed, k=self.size * 4 // 3)]
         return self.flow(draw, self.clips, chosen)
 
     def flow(self, draw: Draw, rows: Rows, chosen: Sequence[tuple[Mode, int]]) -> tuple[Tensor, Metrics]:
-        """The velocity loss of the chosen episodes, each in its mode."""
+        """The velocity loss of the chosen episodes, each in its mode, and that of what is told of them."""
         samples = [self.sample(rows, mode, i, draw) for mode, i in chosen]
         order = sorted(
             range(len(samples)), key=lambda i: len(samples[i].context)
@@ -137,7 +146,8 @@ class GeneratorJob:
         )
         with torch.set_grad_enabled(self.joint):
             memory = self.model.network.read(pack(noisy)).memory
-        found = self.model.network.draw(pack(noisy), sigma_B * 1000, memory)
+        with overheard(self.model.network.blocks[TOLD_AFTER]) as thought:
+            found = self.model.network.draw(pack(noisy), sigma_B * 1000, memory)
         total, metrics = found[0].new_zeros(()), dict[str, list[float]]()
         for sample, (mode, _), v, target in zip(samples, chosen, found, targets, strict=True):
             for segment, error in zip(
@@ -148,7 +158,23 @@ class GeneratorJob:
                     mean = error.mean() / valid
                     total = total + WEIGHTS[segment.kind] * mean
                     metrics.setdefault(f"{mode.name}/{segment.kind}", []).append(float(mean.detach()))
-        return total / len(samples), {k: sum(v) / len(v) for k, v in metrics.items()}
+        told = self.told(rows, [i for _, i in chosen], samples, thought[0])
+        averages = {k: sum(v) / len(v) for k, v in metrics.items()}
+        return total / len(samples) + TOLD * told, averages | {"told": float(told.detach())}
+
+    def told(self, rows: Rows, indices: Sequence[int], samples: Sequence[Sample], x_DE: Tensor) -> Tensor:
+        """How far what the heads tell of the DM tower's tokens is from the truth."""
+        segments = [(i, s) for i, sample in zip(indices, samples, strict=True) for s in sample.segments]
+        parts: dict[str, list[Tensor]] = {"vision": [], "sound": [], "action": []}
+        for (_, segment), x_NE in zip(segments, x_DE.split([len(s) for _, s in segments]), strict=True):
+            parts[segment.kind].append(x_NE)
+        see, hear = self.model.tell_drawn
+        right = Truth.join([Truth.of_table(rows.cache.truths_BVX[i]) for i in indices])
+        loss = dense_loss(see(torch.cat(parts["vision"])), right, watched=rows.cache.actions_BKD.numel() > 0)
+        if parts["sound"]:
+            heard = torch.cat([rows.cache.heard_BNX[i] for i, s in segments if s.kind == "sound"])
+            loss = loss + F.binary_cross_entropy_with_logits(hear(torch.cat(parts["sound"])), heard.float())
+        return loss
 
     def sample(self, rows: Rows, mode: Mode, i: int, draw: Draw) -> Sample:
         traits, cache, tokens_NF = pocket_traits(), rows.cache, rows.vision_BNF[i]
@@ -208,13 +234,19 @@ def prompt_of(mode: Mode, cache: Cache, i: int, rng: Random) -> str:
         frames = 1 if mode is IMAGE else 9
         text = "" if dropped else cache.captions[i]
         if text and rng.random() < AS_JSON:
-            text = json.dumps(episode(cache.kinds[i], cache.seeds[i]).structured)
+            text = structured_caption(cache.kinds[i], cache.seeds[i])
         return with_metadata(text, frames=frames, fps=FPS, height=SIZE, width=SIZE, negative=dropped)
     if dropped and mode is POLICY:
         return ""
     told = cache.instructions[i] or ""
     task = told if mode is POLICY or rng.random() < 0.2 else ""
     return action_caption(task, view=BODY.view, frames=9, fps=FPS, height=SIZE, width=SIZE)
+
+
+@lru_cache(maxsize=1 << 16)
+def structured_caption(kind: Kind, seed: int) -> str:
+    """What `upsample` should make of an episode's caption; remembered, for a push takes long to find."""
+    return json.dumps(episode(kind, seed).structured)
 
 
 def add_noise(sample: Sample, sigma: float, generator: torch.Generator) -> tuple[Sample, Tensor]:
@@ -233,6 +265,22 @@ def smudge(tokens_NF: Tensor, sigma: float, generator: torch.Generator) -> Tenso
     first = TOKENS_A_FRAME
     eps = torch.randn(first, tokens_NF.shape[1], generator=generator)
     return torch.cat([tokens_NF[:first] + sigma * eps, tokens_NF[first:]])
+
+
+@contextmanager
+def overheard(block: nn.Module) -> Iterator[list[Tensor]]:
+    """A list that gets the DM tower's tokens [D, E] after each run of a block."""
+    thought = list[Tensor]()
+
+    def listen(_block: nn.Module, _given: object, out: tuple[Stream | None, Stream | None, object]) -> None:
+        if out[1] is not None:
+            thought.append(out[1].x_NE)
+
+    hook = block.register_forward_hook(listen)
+    try:
+        yield thought
+    finally:
+        hook.remove()
 
 
 def latent_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -19,7 +19,7 @@ from armillary.codecs.sight import POCKET_CLIPS, POCKET_PICTURES
 from armillary.model import Block, Config, DomainLinear, Network, Port
 from armillary.sequence import Kind
 from armillary.shards import sources, write_json
-from armillary.train.dense import WIDTH
+from armillary.train.dense import HEARD, WIDTH
 from armillary.weights import Traits, published_config, published_state, write_towers
 
 SPECIAL = (
@@ -125,7 +125,10 @@ def pocket_sight_config() -> QwenViTConfig:
 
 
 class Pocket(nn.Module):
-    """The parts that the reasoner and generator stages train together."""
+    """The parts that the reasoner and generator stages train together.
+
+    The heads begin at zero, so that they teach nothing before they have learnt something.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -135,9 +138,16 @@ class Pocket(nn.Module):
         _start_small(self.network)
         _tie_ports(self.network)
         nn.init.normal_(self.sight.pos_embed.weight, std=0.3)
-        # what is told of every visual token, by the vision tower and by the AR tower: for training alone
+        # what is told of every visual token, by the vision tower and by the AR tower, and of what the DM
+        # tower draws, visual and sound: for training alone
         width = self.network.config.width
-        self.tell = nn.ModuleList(nn.Sequential(nn.RMSNorm(width), nn.Linear(width, WIDTH)) for _ in range(2))
+        self.tell, self.tell_drawn = (
+            nn.ModuleList(nn.Sequential(nn.RMSNorm(width), nn.Linear(width, n)) for n in told)
+            for told in ((WIDTH, WIDTH), (WIDTH, HEARD))
+        )
+        for name, p in [*self.tell.named_parameters(), *self.tell_drawn.named_parameters()]:
+            if not name.endswith("0.weight"):  # but their norms
+                nn.init.zeros_(p)
 
     def copy_tower(self) -> None:
         """Start the DM tower as a copy of the AR tower (spec/training 1.3): the shapes are the same, the

@@ -45,6 +45,7 @@ LENGTH = 0.6  # an answer of n tokens weighs n^(1 - LENGTH); spec/training 1.7 c
 SEEING = {"shape": 4.0, "where": 2.0, "what": 1.0, "colour": 1.0, "count": 0.5}
 TELLING = {"shape": 0.5, "where": 0.5, "caption": 3.0, "structured caption": 3.0, "events": 0.7, "box": 1.0}
 WATCHING = ("which way", "did it hit", "will it hit", "when", "what does it hit")
+DESCRIBING = ("caption", "structured caption")
 READING = {"shape": 1.0, "where": 2.0, "what": 2.0, "colour": 1.0, "count": 0.5, "structured caption": 2.0}
 READING_MOTION = {"shape": 1.0, "colour": 1.0, "which way": 2.0, "what does it hit": 2.0} | {
     "structured caption": 3.0
@@ -137,8 +138,9 @@ def choose(
 
 
 def watching(e: Episode, *, clip: bool) -> list[Question]:
-    """Every question about what moves that what is shown can answer."""
-    return [q for q in e.questions() if q.kind in WATCHING and (clip or not q.needs_clip)]
+    """Every question about what moves that what is shown can answer, and of a clip its captions."""
+    kinds = {*WATCHING, *DESCRIBING} if clip else {*WATCHING}
+    return [q for q in e.questions() if q.kind in kinds and (clip or not q.needs_clip)]
 
 
 Marked = tuple[Question, bool]
@@ -249,17 +251,17 @@ class ReasonerJob:
 
     def lesson(self, rng: Random, done: float) -> Lesson:
         """Stills; with growing share all questions, clips, first frames of slides, and captions alone."""
-        if rng.random() < (0.75 if done < SEEING_FIRST else 0.2):
+        if rng.random() < (0.75 if done < SEEING_FIRST else 0.17):
             if rng.random() < STRANGE:
                 return self._strange(rng)
             return self._seen(("still",), SEEING, self.asked + 2, rng)
         pick = rng.random()
-        if pick < 0.2:
+        if pick < 0.16:
             return self._seen(("still",), SEEING | TELLING, self.asked, rng)
-        if pick < 0.35:
+        if pick < 0.28:
             return self._seen(("slide",), SEEING | TELLING, self.asked - 1, rng)
         if pick < 0.85:
-            return self._seen(("slide", "slide", "wander"), TELLING, self.asked - 2, rng, clip=True)
+            return self._seen(("slide", "slide", "wander"), TELLING, self.asked - 3, rng, clip=True)
         return self._read(rng)
 
     def _seen(
@@ -336,4 +338,6 @@ def optimizers(model: Pocket, rate: float, *, reasoner: float = 1.0) -> list[Opt
 
 def draws(name: str) -> bool:
     """Does a parameter of `Pocket` belong to the generator?"""
-    return ".dm." in name or name.startswith(("network.norm_dm", "network.ports", "network.time"))
+    return ".dm." in name or name.startswith(
+        ("network.norm_dm", "network.ports", "network.time", "tell_drawn")
+    )

@@ -61,6 +61,7 @@ class CacheStage(_Strict):
     still: int = 6000
     push: int = 3000
     wander: int = 3000
+    roam: int = 700  # four pieces each
     slide: int = 3000
 
 

@@ -20,7 +20,6 @@ from armillary.codecs.wan_vae import WanVAE
 from armillary.errors import BadRequest
 from armillary.locate import locate
 from armillary.shards import sources, write_file, write_json
-from armillary.sim.scenes import Kind
 from armillary.tasks.frames import require_video
 from armillary.tasks.parts import Part, Parts, load_parts
 from armillary.tasks.sounds import require_audio
@@ -179,14 +178,15 @@ def audio_stage(run: Run, stage: AudioStage) -> None:
 
 def cache_stage(run: Run, stage: CacheStage) -> None:
     folder, video, audio = run.folder / "cache", run.video(), run.audio()
-    counts: dict[Kind, int] = {
+    counts: dict[cache.Stored, int] = {
         "still": stage.still,
         "slide": stage.slide,
         "wander": stage.wander,
+        "roam": stage.roam,
         "push": stage.push,
     }
-    for kind, count in counts.items():
-        cache.fill(folder, kind, count, video, audio, tell=run.tell)
+    for name, count in counts.items():
+        cache.fill(folder, name, count, video, audio, tell=run.tell)
     if run.made("video") is None:  # the start's towers know latents by the start's own mean and spread
         keep_statistics(folder, video.config.latents_mean, video.config.latents_std)
         return

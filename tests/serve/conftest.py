@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx2
@@ -26,6 +26,7 @@ class Live:
 
     app: FastAPI
     port: int
+    clients: dict[str, openai.OpenAI] = field(default_factory=dict[str, openai.OpenAI])  # by key
 
     @property
     def service(self) -> Service:
@@ -39,7 +40,13 @@ class Live:
         return httpx2.Client(base_url=self.url, timeout=60, **options)  # pyright: ignore[reportArgumentType]
 
     def openai(self, key: str = "none") -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60)
+        """The client of a key, closed with the server: left to the garbage collector, its socket may be
+        collected first, and warns."""
+        if key not in self.clients:
+            self.clients[key] = openai.OpenAI(
+                base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60
+            )
+        return self.clients[key]
 
 
 @contextmanager
@@ -56,6 +63,8 @@ def serving(world: World, settings: Settings) -> Iterator[Live]:
             assert ready.wait(20)
             yield live
         finally:
+            for client in live.clients.values():
+                client.close()
             live.service.closing = server.should_exit = True
             thread.join(30)
             assert not thread.is_alive()

@@ -27,6 +27,7 @@ def test_the_lines_of_the_page_run(live: Live, tmp_path: Path, monkeypatch: pyte
             words = [*shlex.split(line), "--fail-with-body"]
             done = subprocess.run(words, check=False, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
+    names["client"].close()
     names["robot"]._ws.close()
     assert (tmp_path / "clip.mp4").stat().st_size > 1000
     assert names["chunk"]["actions"].shape == (8, 2)

@@ -61,8 +61,10 @@ def test_a_lesson_reads_like_a_conversation(parts: Parts, clip: bool) -> None:
 
 
 def cached(e: Episode) -> Cache:
-    nothing = torch.empty(0), torch.empty(0), torch.empty(0)
-    return Cache([e.kind], [e.seed], [e.caption], [e.instruction], *nothing)
+    nothing = torch.empty(0)
+    return Cache(
+        [e.kind], [e.seed], [e.caption], [e.instruction], nothing, nothing, nothing, nothing, nothing
+    )
 
 
 class Stop(Exception):

@@ -42,6 +42,7 @@ SMALL = [
     "cache.still=2",
     "cache.push=2",
     "cache.wander=2",
+    "cache.roam=1",
     "cache.slide=2",
     "generator.steps=3",
     "generator.size=4",
