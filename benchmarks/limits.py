@@ -16,7 +16,17 @@ from itertools import product
 import numpy as np
 import torch
 
-from armillary.eval.acting import Measured, Truth, forward_many
+from armillary.eval.acting import (
+    CHUNKS,
+    Measured,
+    Truth,
+    body,
+    chain_many,
+    drawn_actions,
+    forward_many,
+    plays,
+    policies,
+)
 from armillary.eval.batches import (
     Asked,
     answer_many,
@@ -60,19 +70,29 @@ def known_by_heart(bench: Bench) -> Iterator[str]:
 def forward(bench: Bench, episodes: Sequence[Episode], row: Defaults | None = None) -> str:
     actions = [e.actions for e in episodes if e.actions is not None]
     made = forward_many(bench, [e.picture() for e in episodes], actions, row)
-    found = Measured.of([Truth.of(e) for e in episodes], made)
     near = np.mean([psnr(e.frames, x) for e, x in zip(episodes, made, strict=True)])
+    return f"{near:.2f} dB, {told(Measured.of([Truth.of(e) for e in episodes], made))}"
+
+
+def told(found: Measured) -> str:
     return (
-        f"{near:.2f} dB, pusher found {found.pusher_found.value:.3f}, pushed object found "
+        f"pusher found {found.pusher_found.value:.3f}, pushed object found "
         f"{found.object_found.value:.3f} and {found.object_error.value:.2f} px off"
     )
 
 
 def more_steps(bench: Bench) -> Iterator[str]:
-    """Forward dynamics in more denoising steps: is it the sampler?"""
-    row, episodes = defaults(bench.parts.checkpoint, "forward_dynamics"), fresh("push", bench.n)
-    for steps in (2, 4, 8, 16):
-        yield f"{steps} steps: {forward(bench, episodes, replace(row, steps=steps))}"
+    """Forward dynamics and the policy in more denoising steps, and in fewer: is it the sampler?"""
+    row, pushes, half = defaults(bench.parts.checkpoint, "policy"), fresh("push", bench.n), bench.n // 2
+    mixed = [*pushes[:half], *fresh("wander", half)]
+    long = [episode("wander", BEYOND + i, frames=CHUNKS * body().chunk + 1) for i in range(bench.n)]
+    for steps in (1, 2, 3, 4, 8, 16):
+        other = replace(row, steps=steps)
+        found = Measured.of([Truth.of(e) for e in long], chain_many(bench, long, other))
+        drawn = drawn_actions(policies(bench, pushes, [e.instruction or "" for e in pushes], row=other))
+        yield f"{steps} steps: {forward(bench, mixed, other)}"
+        yield f"    {CHUNKS} chunks chained: {told(found)}"
+        yield f"    policy: success {np.mean(plays(pushes, drawn)):.3f}"
 
 
 def text_to_video(bench: Bench) -> Iterator[str]:
@@ -80,18 +100,18 @@ def text_to_video(bench: Bench) -> Iterator[str]:
     row, episodes = defaults(bench.parts.checkpoint, "video"), fresh("slide", bench.n)
     empty, given = [blank(bench, 9)] * bench.n, started(bench, [e.picture() for e in episodes], 9)
 
-    def told(latents: Sequence[torch.Tensor], clean: tuple[int, ...], row: Defaults) -> str:
+    def drawn(latents: Sequence[torch.Tensor], clean: tuple[int, ...], row: Defaults) -> str:
         wanted = [
             wanted_clip(e.caption, Latents(z, FPS, clean)) for e, z in zip(episodes, latents, strict=True)
         ]
-        drawn = draw_many(bench.parts, "video", wanted, row=row)
-        clips = decode_clips(require_video(bench.parts), [x.vision_ZThw for x in drawn])
+        made = draw_many(bench.parts, "video", wanted, row=row)
+        clips = decode_clips(require_video(bench.parts), [x.vision_ZThw for x in made])
         return drawn_right(episodes, [watch(x) for x in clips])
 
     for steps, guidance in product((10, 25), (1.0, 2.0, 4.0)):
         other = replace(row, steps=steps, guidance=guidance)
-        yield f"{steps} steps, guidance {guidance:g}: {told(empty, (), other)}"
-    yield f"first frame given: {told(given, (0,), row)}"
+        yield f"{steps} steps, guidance {guidance:g}: {drawn(empty, (), other)}"
+    yield f"first frame given: {drawn(given, (0,), row)}"
     true = round_trip(require_video(bench.parts), [e.frames for e in episodes], bench.device)
     yield f"ceiling: {drawn_right(episodes, [watch(x) for x in true])}"
 

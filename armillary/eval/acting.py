@@ -202,18 +202,22 @@ def _forward(bench: Bench, episodes: Sequence[Episode]) -> tuple[list[Figure], l
     return figures, rows
 
 
-def _chained(bench: Bench) -> list[Figure]:
-    """Each chunk goes on from the last frame that the one before made."""
-    size = body().chunk
-    episodes = bench.episodes("wander", frames=CHUNKS * size + 1)
-    actions, truths = actions_of(episodes), [Truth.of(e) for e in episodes]
+def chain_many(bench: Bench, episodes: Sequence[Episode], row: Defaults | None = None) -> list[Pixels]:
+    """What the actions of each would do, a chunk after the other: each goes on from the last frame that the
+    one before made."""
+    size, actions = body().chunk, actions_of(episodes)
     lasts = [e.picture() for e in episodes]
     parts = [[picture[None]] for picture in lasts]
-    for start in range(0, CHUNKS * size, size):
-        made = forward_many(bench, lasts, [rows_KD[start : start + size] for rows_KD in actions])
+    for start in range(0, len(actions[0]), size):
+        made = forward_many(bench, lasts, [rows_KD[start : start + size] for rows_KD in actions], row)
         lasts = [frames[-1] for frames in made]
         parts = [[*some, frames[1:]] for some, frames in zip(parts, made, strict=True)]
-    clips = [np.concatenate(some) for some in parts]
+    return [np.concatenate(some) for some in parts]
+
+
+def _chained(bench: Bench) -> list[Figure]:
+    episodes = bench.episodes("wander", frames=CHUNKS * body().chunk + 1)
+    truths, clips = [Truth.of(e) for e in episodes], chain_many(bench, episodes)
     still = [np.repeat(x[:1], len(x), axis=0) for x in clips]
     measured = {"made": Measured.of(truths, clips), "first frame": Measured.of(truths, still)}
     ends = round_trip(require_video(bench.parts), [t.frames[-1:] for t in truths], bench.device)
@@ -256,11 +260,11 @@ def drawn_actions(drawn: Sequence[Latents]) -> list[Floats]:
 def policy(bench: Bench) -> Outcome:
     """One chunk of actions for an instruction, played in the simulator, on starts that come in twins."""
     episodes = bench.episodes("push", bench.n // 2 * 2)
-    drawn = _policies(bench, episodes, [e.instruction or "" for e in episodes])
-    made, untold = drawn_actions(drawn), drawn_actions(_policies(bench, episodes, [None] * len(episodes)))
+    drawn = policies(bench, episodes, [e.instruction or "" for e in episodes])
+    made, untold = drawn_actions(drawn), drawn_actions(policies(bench, episodes, [None] * len(episodes)))
     rng = random.Random("random policy")
     frames = len(episodes[0].positions)
-    right, silent, twin = _plays(episodes, made), _plays(episodes, untold), _plays(episodes, _swapped(made))
+    right, silent, twin = plays(episodes, made), plays(episodes, untold), plays(episodes, _swapped(made))
     chance = [success(e, simulate(e.start, frames, random_policy(rng)).positions) for e in episodes]
     ahead = [success(e, simulate(e.start, frames, straight()).positions) for e in episodes]
     expert = [success(e, e.positions) for e in episodes]
@@ -300,8 +304,8 @@ def _judged(bench: Bench) -> list[Figure]:
     """
     episodes = bench.episodes("push", SEARCHED * (bench.n // 2 * 2))
     tasks = [e.instruction or "" for e in episodes]
-    answers = [drawn_actions(_policies(bench, episodes, tasks, nth)) for nth in range(CANDIDATES)]
-    played = [_plays(episodes, actions) for actions in answers]
+    answers = [drawn_actions(policies(bench, episodes, tasks, nth)) for nth in range(CANDIDATES)]
+    played = [plays(episodes, actions) for actions in answers]
     right = list(zip(*played, strict=True))  # by episode, then by candidate
     unsure = [i for i, some in enumerate(right) if sum(some) < SURE * len(some)][: bench.n]
     scores = _scores(bench, [episodes[i] for i in unsure], [[a[i] for a in answers] for i in unsure])
@@ -334,8 +338,12 @@ def _scores(
     return found
 
 
-def _policies(
-    bench: Bench, episodes: Sequence[Episode], tasks: Sequence[str | None], nth: int = 0
+def policies(
+    bench: Bench,
+    episodes: Sequence[Episode],
+    tasks: Sequence[str | None],
+    nth: int = 0,
+    row: Defaults | None = None,
 ) -> list[Latents]:
     """Actions and the clips they imagine, from the `nth` noise. A task of None is no prompt at all, as
     dropped prompts are in training."""
@@ -346,7 +354,8 @@ def _policies(
     for task, z in zip(tasks, starts, strict=True):
         latents = Latents(z, pusher.fps, (0,), actions_KD=unknown, domain=pusher.domain)
         wanted.append(Wanted("", "", latents) if task is None else wanted_act(task, latents))
-    return draw_many(bench.parts, "policy", wanted, seeds=[e.seed // 2 + nth * _APART for e in episodes])
+    seeds = [e.seed // 2 + nth * _APART for e in episodes]
+    return draw_many(bench.parts, "policy", wanted, seeds=seeds, row=row)
 
 
 def _swapped(rows: Sequence[Floats]) -> list[Floats]:
@@ -354,7 +363,7 @@ def _swapped(rows: Sequence[Floats]) -> list[Floats]:
     return [rows[i ^ 1] for i in range(len(rows))]
 
 
-def _plays(episodes: Sequence[Episode], actions: Sequence[Floats]) -> list[bool]:
+def plays(episodes: Sequence[Episode], actions: Sequence[Floats]) -> list[bool]:
     """Does each chunk of actions do what its episode asks?"""
     return [
         success(e, replay(e.start, rows_KD).positions) for e, rows_KD in zip(episodes, actions, strict=True)

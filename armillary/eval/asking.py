@@ -115,6 +115,7 @@ PLANS: Final[tuple[Plan, ...]] = (
     Plan("when did it hit, ± 1 frame", "when", _MOVING, 0.80, near_in_time),
     Plan("will it hit", "will it hit", _SLIDE, 0.85),
     Plan("what does it hit", "what does it hit", _SLIDE),
+    Plan("is it done, pushed as asked", "is it done", ("wander",)),
     Plan("caption of a picture", "caption", _STILL, 0.92),
     Plan("caption of a clip", "caption", _MOVING, 0.92),
     Plan("structured caption of a picture", "structured caption", _STILL, 0.88, same_json, limit=160),

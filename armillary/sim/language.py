@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from armillary.sim.experts import DIRECTIONS, Goal, reached
+from armillary.sim.experts import DIRECTIONS, SUCCESS_DISTANCE, Direction, Goal, progress, reached
 from armillary.sim.physics import (
     SIZE,
     Background,
@@ -33,6 +33,7 @@ STILL_DISTANCE: Final = 4.0  # an object that goes less far, in px, is said to s
 
 _BORDERS = (23.0, 41.0)  # between the three columns, and rows, of cells
 _CLEAR = 2.0  # an object nearer to a border than this has no certain cell
+_SURE_DISTANCE = 0.5  # px from the distance of a success within which it is not asked for
 _MAIN_SHARE = 0.4  # a motion with a smaller part across counts as straight
 
 QuestionKind = Literal[
@@ -44,6 +45,7 @@ QuestionKind = Literal[
     "which way",
     "will it hit",
     "did it hit",
+    "is it done",
     "when",
     "what does it hit",
     "caption",
@@ -52,7 +54,7 @@ QuestionKind = Literal[
     "events",
 ]
 _CLIP_KINDS: Final[frozenset[QuestionKind]] = frozenset(
-    ("which way", "did it hit", "when", "what does it hit", "events")
+    ("which way", "did it hit", "is it done", "when", "what does it hit", "events")
 )
 
 
@@ -108,7 +110,7 @@ def instruction(objects: Sequence[Object], goal: Goal) -> str:
 
 def outcome_question(objects: Sequence[Object], goal: Goal) -> tuple[str, str]:
     """What to ask about a clip to know whether an instruction was followed, and the answer if it was."""
-    return f"Which way does the {objects[goal.index].name} go?", goal.direction
+    return f"Is the {objects[goal.index].name} pushed {goal.direction}?", "yes"
 
 
 def success(recording: Recording, positions: Floats | Sequence[Sequence[Point]]) -> bool:
@@ -346,10 +348,22 @@ def _questions_of_push(recording: Recording) -> Iterator[_Asked]:
             yield "which way", f"Which way does the {thing.name} go?", way
         if 0 < len(touched) < len(recording.objects):  # one yes and one no: balanced
             yield "did it hit", f"Did the pusher hit the {thing.name}?", "yes" if i in touched else "no"
+    for i, move in enumerate(moves):
+        for goal in _likely_goals(i, move):
+            if abs(progress(goal, recording.positions)[0] - SUCCESS_DISTANCE) > _SURE_DISTANCE:
+                done = "yes" if reached(goal, recording.positions) else "no"
+                yield "is it done", outcome_question(recording.objects, goal)[0], done
     for i in sorted(touched):
         first = next(event for event in pushed if event.objects[0] == i)
         time = seconds(first.time, recording.fps)
         yield "when", f"When did the pusher hit the {recording.objects[i].name}?", f"{time} seconds"
+
+
+def _likely_goals(index: int, move: Sequence[float]) -> list[Goal]:
+    """The goals that a motion [x, y] of more than a pixel may have reached: along it, and across."""
+    x, y = move
+    ways: tuple[Direction, Direction] = ("left" if x < 0 else "right", "up" if y < 0 else "down")
+    return [Goal(index, way) for way in ways] if math.hypot(x, y) > 1.0 else []
 
 
 def boxes_json(recording: Recording, indices: Sequence[int], frame: int = 0) -> str:

@@ -10,7 +10,7 @@ Shape letters: B samples, N tokens of a segment, M noisy tokens, F numbers in a 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -268,7 +268,7 @@ def smudge(tokens_NF: Tensor, sigma: float, generator: torch.Generator) -> Tenso
 
 
 @contextmanager
-def overheard(block: nn.Module) -> Iterator[list[Tensor]]:
+def overheard(block: nn.Module) -> Generator[list[Tensor]]:
     """A list that gets the DM tower's tokens [D, E] after each run of a block."""
     thought = list[Tensor]()
 

@@ -44,7 +44,7 @@ from armillary.train.strange import in_strange_colours, in_strange_shapes
 LENGTH = 0.6  # an answer of n tokens weighs n^(1 - LENGTH); spec/training 1.7 calls it e
 SEEING = {"shape": 4.0, "where": 2.0, "what": 1.0, "colour": 1.0, "count": 0.5}
 TELLING = {"shape": 0.5, "where": 0.5, "caption": 3.0, "structured caption": 3.0, "events": 0.7, "box": 1.0}
-WATCHING = ("which way", "did it hit", "will it hit", "when", "what does it hit")
+WATCHING = ("which way", "did it hit", "is it done", "will it hit", "when", "what does it hit")
 DESCRIBING = ("caption", "structured caption")
 READING = {"shape": 1.0, "where": 2.0, "what": 2.0, "colour": 1.0, "count": 0.5, "structured caption": 2.0}
 READING_MOTION = {"shape": 1.0, "colour": 1.0, "which way": 2.0, "what does it hit": 2.0} | {
@@ -261,7 +261,8 @@ class ReasonerJob:
         if pick < 0.28:
             return self._seen(("slide",), SEEING | TELLING, self.asked - 1, rng)
         if pick < 0.85:
-            return self._seen(("slide", "slide", "wander"), TELLING, self.asked - 3, rng, clip=True)
+            others = {kind: odds for kind, odds in TELLING.items() if kind not in DESCRIBING}
+            return self._seen(("slide", "wander"), others, self.asked - 3, rng, clip=True)
         return self._read(rng)
 
     def _seen(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from armillary.sim import language
-from armillary.sim.experts import DIRECTIONS
+from armillary.sim.experts import DIRECTIONS, Goal, reached
 from armillary.sim.recording import KINDS, Kind
 from armillary.sim.scenes import Episode, corpus, episode
 
@@ -64,6 +64,21 @@ def test_when_and_did_it_hit_agree_with_the_events(made: dict[Kind, list[Episode
         assert ("when" in answers) == (answers["what does it hit"] != "nothing") == bool(one.events)
         if "when" in answers:
             assert abs(float(answers["when"].split()[0]) - one.events[0].time) <= 0.5 / 8 + 0.051
+
+
+def test_is_it_done_agrees_with_the_policys_success(made: dict[Kind, list[Episode]]):
+    answers = list[str]()
+    for one in [*made["wander"], *made["push"]]:
+        goals = [Goal(i, way) for i in range(len(one.objects)) for way in DIRECTIONS]
+        right = {language.outcome_question(one.objects, g)[0]: reached(g, one.positions) for g in goals}
+        asked = [q for q in one.questions() if q.kind == "is it done"]
+        assert all(q.answer == ("yes" if right[q.text] else "no") for q in asked)
+        answers += [q.answer for q in asked]
+        if one.goal:
+            assert (language.outcome_question(one.objects, one.goal)[0], "yes") in [
+                (q.text, q.answer) for q in asked
+            ]
+    assert 0.3 < answers.count("yes") / len(answers) < 0.6
 
 
 def test_times_of_neighbouring_frames_read_differently():
