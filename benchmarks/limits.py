@@ -167,12 +167,29 @@ def captions(bench: Bench) -> Iterator[str]:
         yield f"{name} right {np.mean([a[place] == b[place] for a, b in alike]):.3f}"
 
 
+def clip_captions(bench: Bench) -> Iterator[str]:
+    """Captions of clips: of which, and is it who was pushed or which way?"""
+    pattern = re.compile(r"the (\w+ \w+) ((?:up|down|left|right)(?: and (?:left|right))?)")
+    kinds: tuple[Kind, ...] = ("slide", "wander")
+    pairs = list[tuple[str, str]]()
+    for kind in kinds:
+        asked = [Asked(e, q) for e in fresh(kind, bench.n) for q in e.questions() if q.kind == "caption"]
+        answers = answer_many(bench.parts, asked, limit=48)
+        pairs = [(a, x.question.answer) for a, x in zip(answers, asked, strict=True)]
+        yield f"{kind}: right {np.mean([a == b for a, b in pairs]):.3f}"
+    pushes = [(dict(pattern.findall(a)), dict(pattern.findall(b))) for a, b in pairs]
+    ways = [a[name] == b[name] for a, b in pushes for name in a.keys() & b.keys()]
+    yield f"wander: who is pushed right {np.mean([a.keys() == b.keys() for a, b in pushes]):.3f}"
+    yield f"wander: which way right {np.mean(ways):.3f}"
+
+
 SUSPECTS: dict[str, Callable[[Bench], Iterator[str]]] = {
     "memory": known_by_heart,
     "steps": more_steps,
     "clips": text_to_video,
     "sounds": sounds,
     "captions": captions,
+    "clip captions": clip_captions,
 }
 
 
