@@ -128,14 +128,14 @@ def drawn_right(episodes: Sequence[Episode], clips: Sequence[Sequence[Scene]]) -
 
 
 def sounds(bench: Bench) -> Iterator[str]:
-    """Sounds of slides: are they wrong or late? And with five true frames given?"""
+    """Sounds of slides: are they wrong or late? And with more true frames given?"""
     episodes, audio = fresh("slide", bench.n), require_audio(bench.parts)
     truths = [e.sound for e in episodes if e.sound is not None]
     unknown = torch.zeros(
         int(bench.parts.checkpoint.config.features["sound"]), audio.latent_length(truths[0].shape[1])
     )
     whole = encode_clips(require_video(bench.parts), [e.frames for e in episodes], bench.device)
-    for clean in ((0,), (0, 1)):
+    for clean in ((0,), (0, 1), (0, 1, 2)):
         wanted = [
             wanted_clip(e.caption, Latents(z, FPS, clean, sound_SL=unknown))
             for e, z in zip(episodes, whole, strict=True)

@@ -45,6 +45,7 @@ SMUDGED = 0.5  # share of given first frames that are noisy: in a chain of chunk
 SMUDGE = 0.25  # greatest standard deviation of that noise
 WEIGHTS = {"vision": 1.0, "sound": 2.0, "action": 1.0}
 TOLD = 0.1  # weight of what is told of every token that is drawn
+HEARING = 10.0  # weight, beside what is seen, of what is told of sound: most of its tokens are silent
 TOLD_AFTER = 2  # the block after which it is told: two more blocks then turn it into velocities
 SIZE, FPS = 64, 8.0
 TOKENS_A_FRAME = SIDE * SIDE
@@ -94,6 +95,7 @@ VIDEOS = tuple(
     for sound in (None, False)
     for name, clean in (("video", ()), ("image to video", (0,)), ("continuation", (0, 1)))
 )
+SOUNDING = Mode("clip to sound", (0, 1, 2), sound=False)  # never asked for, but shows best what sounds when
 FORWARD = Mode("forward", (0,), action=True)
 INVERSE = Mode("inverse", (0, 1, 2), action=False)
 POLICY = Mode("policy", (0,), action=False)
@@ -124,8 +126,8 @@ class GeneratorJob:
             return self.flow(draw, self.stills, [(IMAGE, i) for i in stills])
         if pick < 0.74:
             silent = rng.random() < 0.45
-            odds = (0.8, 0.15, 0.05) if silent else (0.4, 0.55, 0.05)
-            modes = rng.choices([m for m in VIDEOS if (m.sound is None) == silent], odds, k=self.size)
+            odds = (0.8, 0.15, 0.05) if silent else (0.3, 0.45, 0.05, 0.2)
+            modes = rng.choices(VIDEOS[:3] if silent else (*VIDEOS[3:], SOUNDING), odds, k=self.size)
             groups = rng.choices(("slide", "push"), (0.7, 0.3), k=self.size)
             chosen = [(m, rng.choice(self.groups[g])) for m, g in zip(modes, groups, strict=True)]
             return self.flow(draw, self.clips, chosen)
@@ -173,7 +175,8 @@ class GeneratorJob:
         loss = dense_loss(see(torch.cat(parts["vision"])), right, watched=rows.cache.actions_BKD.numel() > 0)
         if parts["sound"]:
             heard = torch.cat([rows.cache.heard_BNX[i] for i, s in segments if s.kind == "sound"])
-            loss = loss + F.binary_cross_entropy_with_logits(hear(torch.cat(parts["sound"])), heard.float())
+            told = hear(torch.cat(parts["sound"]))
+            loss = loss + HEARING * F.binary_cross_entropy_with_logits(told, heard.float())
         return loss
 
     def sample(self, rows: Rows, mode: Mode, i: int, draw: Draw) -> Sample:
