@@ -86,7 +86,7 @@ def more_steps(bench: Bench) -> Iterator[str]:
     row, pushes, half = defaults(bench.parts.checkpoint, "policy"), fresh("push", bench.n), bench.n // 2
     mixed = [*pushes[:half], *fresh("wander", half)]
     long = [episode("wander", BEYOND + i, frames=CHUNKS * body().chunk + 1) for i in range(bench.n)]
-    for steps in (1, 2, 3, 4, 8, 16):
+    for steps in (1, 2, 4, 8):
         other = replace(row, steps=steps)
         found = Measured.of([Truth.of(e) for e in long], chain_many(bench, long, other))
         drawn = drawn_actions(policies(bench, pushes, [e.instruction or "" for e in pushes], row=other))

@@ -21,7 +21,10 @@ autoencoder, or acted by the scripted expert. Shares run from 0 to 1."""
 
 
 def write(folder: Path, stem: str, result: Mapping[str, Any], outcomes: Mapping[str, Outcome]) -> Path:
-    """Write `<stem>.json`, `<stem>.md` and `pictures/<stem>-*.png` into `folder`; returns the page's path."""
+    """Write `<stem>.json`, `<stem>.md` and `pictures/<stem>-*.png` into `folder`; returns the page's path.
+
+    Where somebody has written `<stem>-limits.md` into the folder, the page points to it.
+    """
     pictures = folder / "pictures"
     pictures.mkdir(parents=True, exist_ok=True)
     for outcome in outcomes.values():
@@ -32,11 +35,15 @@ def write(folder: Path, stem: str, result: Mapping[str, Any], outcomes: Mapping[
         json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )
     page = folder / f"{stem}.md"
-    page.write_text("\n".join(_page(stem, result, outcomes)) + "\n", encoding="utf-8")
+    limits = f"{stem}-limits.md"
+    lines = _page(stem, result, outcomes, limits if (folder / limits).exists() else None)
+    page.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return page
 
 
-def _page(stem: str, result: Mapping[str, Any], outcomes: Mapping[str, Outcome]) -> Iterator[str]:
+def _page(
+    stem: str, result: Mapping[str, Any], outcomes: Mapping[str, Outcome], limits: str | None
+) -> Iterator[str]:
     yield f"# What {stem} can do, measured"
     yield ""
     minutes = result["seconds"] / 60
@@ -45,6 +52,8 @@ def _page(stem: str, result: Mapping[str, Any], outcomes: Mapping[str, Outcome])
     yield _INTRODUCTION
     yield ""
     yield from _summary(outcomes)
+    if limits:
+        yield f"What keeps them there, by experiment, and what would help: [{limits}]({limits})."
     for name, outcome in outcomes.items():
         yield f"\n## {name}\n"
         yield from _table(outcome.figures)

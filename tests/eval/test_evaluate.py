@@ -31,6 +31,8 @@ def test_the_untrained_score_no_better_than_the_blind(
 
 
 def test_a_report_is_written_and_says_what_is_returned(untrained: Path, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "untrained-limits.md").write_text("It was never trained.")
     result = evaluate(untrained, suites=["image"], n=4, out=tmp_path / "docs", tell=quiet)
     page = (tmp_path / "docs" / "untrained.md").read_text()
     kept: dict[str, Any] = json.loads((tmp_path / "docs" / "untrained.json").read_text())
@@ -40,7 +42,8 @@ def test_a_report_is_written_and_says_what_is_returned(untrained: Path, tmp_path
     for figure in kept["suites"]["image"]["figures"]:
         assert f"| {figure['name']} | **{figure['value']:.3f}**" in page
     shown = {part.split(")")[0] for part in page.split("](")[1:]}
-    assert shown == {f"pictures/{path.name}" for path in (tmp_path / "docs" / "pictures").iterdir()}
+    pictures = {f"pictures/{path.name}" for path in (tmp_path / "docs" / "pictures").iterdir()}
+    assert shown == {"untrained-limits.md", *pictures}
 
 
 @pytest.mark.parametrize(("options", "field"), [({"suites": ["vidoe"]}, "suite"), ({"n": 2}, "n")])
