@@ -8,6 +8,7 @@ figures of n cases differ by luck by up to about 1.4 / sqrt(n).
 """
 
 import argparse
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -22,11 +23,16 @@ from armillary.eval.acting import (
     Truth,
     body,
     chain_many,
+    chosen,
+    doubts,
     drawn_actions,
     forward_many,
+    imagined,
+    played_frames,
     plays,
     policies,
 )
+from armillary.eval.asking import same_json
 from armillary.eval.batches import (
     Asked,
     answer_many,
@@ -42,6 +48,7 @@ from armillary.eval.detectors import Scene, heard, onsets, score_onsets, watch
 from armillary.eval.making import blank, same_throughout, slide_direction, slider, started, way
 from armillary.eval.scores import f1, psnr
 from armillary.locate import locate
+from armillary.sim.language import BORDERS
 from armillary.sim.physics import FPS, Floats
 from armillary.sim.scenes import Episode, Kind, episode
 from armillary.tasks.defaults import Defaults, defaults
@@ -183,6 +190,33 @@ def clip_captions(bench: Bench) -> Iterator[str]:
     yield f"wander: which way right {np.mean(ways):.3f}"
 
 
+def structured_captions(bench: Bench) -> Iterator[str]:
+    """Structured captions of clips: which part is wrong?"""
+    clips = [*fresh("slide", bench.n // 2), *fresh("wander", bench.n // 2)]
+    asked = [Asked(e, q) for e in clips for q in e.questions() if q.kind == "structured caption"]
+    answers = answer_many(bench.parts, asked, limit=256)
+    made = [json.loads(a) if same_json(a, a) else {} for a in answers]
+    right: list[dict[str, object]] = [json.loads(x.question.answer) for x in asked]
+    yield f"valid {np.mean([bool(a) for a in made]):.3f}"
+    for key in ("subjects", "actions", "temporal_caption", "audio_description"):
+        parts = [(json.dumps(a.get(key)), json.dumps(b[key])) for a, b in zip(made, right, strict=True)]
+        yield f"{key} right {np.mean([same_json(a, b) for a, b in parts]):.3f}"
+    near = [any(abs(v - b) < 2 for p in e.positions[0] for v in p for b in BORDERS) for e in clips]
+    places = [a.get("subjects") == b["subjects"] for a, b in zip(made, right, strict=True)]
+    for name, here in (("clear of", False), ("within 2 px of", True)):
+        some = [ok for ok, close in zip(places, near, strict=True) if close == here]
+        yield f"subjects right where all objects lie {name} the borders between places: {np.mean(some):.3f}"
+
+
+def candidates(bench: Bench) -> Iterator[str]:
+    """Candidates: is it what they imagine, or how that is judged? At starts where the policy is unsure."""
+    some = doubts(bench, fresh("push", 3 * bench.n))
+    true = [played_frames(d.episode, actions_KD) for d in some for actions_KD in d.actions]
+    yield f"{len(some)} starts, one at random succeeds {np.mean([np.mean(d.right) for d in some]):.3f}"
+    for name, clips in (("imagined", imagined(bench, some)), ("true", true)):
+        yield f"judged by the {name} outcome {np.mean(chosen(bench, some, clips)):.3f}"
+
+
 SUSPECTS: dict[str, Callable[[Bench], Iterator[str]]] = {
     "memory": known_by_heart,
     "steps": more_steps,
@@ -190,6 +224,8 @@ SUSPECTS: dict[str, Callable[[Bench], Iterator[str]]] = {
     "sounds": sounds,
     "captions": captions,
     "clip captions": clip_captions,
+    "structured captions": structured_captions,
+    "candidates": candidates,
 }
 
 

@@ -292,50 +292,62 @@ def policy(bench: Bench) -> Outcome:
         e = episodes[i]
         imagined = decode_clips(require_video(bench.parts), [drawn[i].vision_ZThw])[0]
         rows.append((f"imagined: {e.instruction}", imagined))
-        rows.append((f"played, {'success' if right[i] else 'failure'}", _played_frames(e, made[i])))
+        rows.append((f"played, {'success' if right[i] else 'failure'}", played_frames(e, made[i])))
     return Outcome(figures, {"policy": contact_sheet(rows)})
 
 
-def _judged(bench: Bench) -> list[Figure]:
-    """Imagine, judge, choose.
+@dataclass(frozen=True)
+class Doubt:
+    """A start at which not every candidate of the policy succeeds."""
 
-    Counted are the first n starts at which the policy is not sure of itself: not every candidate succeeds
-    there.
-    """
-    episodes = bench.episodes("push", SEARCHED * (bench.n // 2 * 2))
+    episode: Episode
+    actions: list[Floats]  # of each candidate
+    right: list[bool]
+
+
+def doubts(bench: Bench, episodes: Sequence[Episode]) -> list[Doubt]:
+    """Those of the starts at which the policy is not sure of itself."""
     tasks = [e.instruction or "" for e in episodes]
     answers = [drawn_actions(policies(bench, episodes, tasks, nth)) for nth in range(CANDIDATES)]
     played = [plays(episodes, actions) for actions in answers]
-    right = list(zip(*played, strict=True))  # by episode, then by candidate
-    unsure = [i for i, some in enumerate(right) if sum(some) < SURE * len(some)][: bench.n]
-    scores = _scores(bench, [episodes[i] for i in unsure], [[a[i] for a in answers] for i in unsure])
-    chosen = [right[i][some.index(max(some))] for i, some in zip(unsure, scores, strict=True)]
-    average = [sum(right[i]) / len(right[i]) for i in unsure]
+    found = [Doubt(e, [a[i] for a in answers], [p[i] for p in played]) for i, e in enumerate(episodes)]
+    return [d for d in found if sum(d.right) < SURE * len(d.right)]
+
+
+def imagined(bench: Bench, some: Sequence[Doubt]) -> list[Pixels]:
+    """What forward dynamics says that every candidate of every start would do."""
+    firsts = [d.episode.picture() for d in some for _ in d.actions]
+    return forward_many(bench, firsts, [actions_KD for d in some for actions_KD in d.actions])
+
+
+def chosen(bench: Bench, some: Sequence[Doubt], clips: Sequence[Pixels]) -> list[bool]:
+    """Does the candidate succeed whose clip the reasoner likes best, at each start? `clips` as `imagined` has
+    them."""
+    left, found = iter(clips), list[bool]()
+    for d in some:
+        assert d.episode.goal is not None  # every push has one
+        judge = Judge(*outcome_question(d.episode.objects, d.episode.goal))
+        scores = judge_clips(bench.parts, [Clip(next(left), FPS) for _ in d.right], judge)
+        found.append(d.right[scores.index(max(scores))])
+    return found
+
+
+def _judged(bench: Bench) -> list[Figure]:
+    """Imagine, judge, choose: at the first n starts at which the policy is not sure of itself."""
+    some = doubts(bench, bench.episodes("push", SEARCHED * (bench.n // 2 * 2)))[: bench.n]
+    best = chosen(bench, some, imagined(bench, some))
+    average = [sum(d.right) / len(d.right) for d in some]
     beside = {
-        "one candidate": share([right[i][0] for i in unsure]),
+        "one candidate": share([d.right[0] for d in some]),
         "a random one of them": mean(average),
-        "ceiling: the best of them": share([any(right[i]) for i in unsure]),
+        "ceiling: the best of them": share([any(d.right) for d in some]),
     }
     name = f"{CANDIDATES} candidates judged, where one is unsure"
-    gain = [float(x) - y for x, y in zip(chosen, average, strict=True)]
+    gain = [float(x) - y for x, y in zip(best, average, strict=True)]
     return [
-        Figure(f"{name}: success", share(chosen), beside=beside),
-        Figure(f"{name}: above one at random", mean(gain), bar=0.05 if unsure else None),
+        Figure(f"{name}: success", share(best), beside=beside),
+        Figure(f"{name}: above one at random", mean(gain), bar=0.05 if some else None),
     ]
-
-
-def _scores(
-    bench: Bench, episodes: Sequence[Episode], answers: Sequence[Sequence[Floats]]
-) -> list[list[float]]:
-    """What the reasoner gives the imagined consequences of each candidate of each episode."""
-    firsts = [e.picture() for e, some in zip(episodes, answers, strict=True) for _ in some]
-    clips = iter(forward_many(bench, firsts, [actions_KD for some in answers for actions_KD in some]))
-    found = list[list[float]]()
-    for e, some in zip(episodes, answers, strict=True):
-        assert e.goal is not None  # every push has one
-        judge = Judge(*outcome_question(e.objects, e.goal))
-        found.append(judge_clips(bench.parts, [Clip(next(clips), FPS) for _ in some], judge))
-    return found
 
 
 def policies(
@@ -370,7 +382,7 @@ def plays(episodes: Sequence[Episode], actions: Sequence[Floats]) -> list[bool]:
     ]
 
 
-def _played_frames(e: Episode, actions_KD: Floats) -> Pixels:
+def played_frames(e: Episode, actions_KD: Floats) -> Pixels:
     run = replay(e.start, actions_KD)
     return Episode(
         e.kind, e.seed, e.start, run.positions, run.velocities, run.pusher, run.actions, run.events, e.goal

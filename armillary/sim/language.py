@@ -31,7 +31,7 @@ GROUND_WORDS: Final[dict[Background, str]] = {"table": "a table", "ice": "a shee
 NUMBER_WORDS: Final = ("zero", "one", "two", "three")
 STILL_DISTANCE: Final = 4.0  # an object that goes less far, in px, is said to stay
 
-_BORDERS = (23.0, 41.0)  # between the three columns, and rows, of cells
+BORDERS = (23.0, 41.0)  # between the three columns, and rows, of cells
 _CLEAR = 2.0  # an object nearer to a border than this has no certain cell
 _SURE_DISTANCE = 0.5  # px from the distance of a success within which it is not asked for
 _MAIN_SHARE = 0.4  # a motion with a smaller part across counts as straight
@@ -85,13 +85,13 @@ def seconds(time: float, fps: float) -> str:
 
 def cell(position: Sequence[float]) -> str:
     """The one of nine cells that a position [x, y] in px lies in."""
-    column, row = (sum(value >= border for border in _BORDERS) for value in position)
+    column, row = (sum(value >= border for border in BORDERS) for value in position)
     return CELLS[row][column]
 
 
 def certain(position: Sequence[float]) -> bool:
     """Is the position clear of every border between cells?"""
-    return all(abs(value - border) >= _CLEAR for value in position for border in _BORDERS)
+    return all(abs(value - border) >= _CLEAR for value in position for border in BORDERS)
 
 
 def compass(move: Sequence[float]) -> str:
@@ -128,7 +128,7 @@ def success(recording: Recording, positions: Floats | Sequence[Sequence[Point]])
 
 def _reading_order(recording: Recording) -> list[int]:
     places = recording.positions[0].tolist()
-    return sorted(range(len(places)), key=lambda i: (sum(places[i][1] >= b for b in _BORDERS), places[i][0]))
+    return sorted(range(len(places)), key=lambda i: (sum(places[i][1] >= b for b in BORDERS), places[i][0]))
 
 
 def _moves(recording: Recording) -> list[Point]:
