@@ -34,7 +34,8 @@ def test_a_start_tells_its_instruction_and_what_to_ask(live: Live) -> None:
     e = episode("push", 3, split="test")
     assert start["instruction"] == e.instruction
     assert e.instruction is not None
-    assert e.instruction.endswith(start["wanted"])
+    thing, way = e.instruction.removeprefix("push ").rsplit(" ", 1)
+    assert (start["judge"], start["wanted"]) == (f"Is {thing} pushed {way}?", "yes")
     np.testing.assert_array_equal(pixels(start["picture"]), e.picture())
 
 
