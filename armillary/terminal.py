@@ -159,6 +159,12 @@ def note(text: str) -> None:
         print(text, file=sys.stderr)  # noqa: T201
 
 
+def log(text: str) -> None:
+    """A line of the diary of work that takes hours, and so may run in the background: a file gets it too."""
+    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
 @contextmanager
 def progress(label: str) -> Generator[Callable[[int, int], None]]:
     """`tell(step, of)` moves a bar with step, of and time on a terminal; a pipe gets none."""

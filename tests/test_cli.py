@@ -311,6 +311,16 @@ def test_a_recipe_that_is_missing_is_named(run: Run, capsys: Captured) -> None:
     assert "recipe='no.toml'" in capsys.readouterr().err
 
 
+def test_a_training_tells_its_stages_in_a_log_too_and_prints_the_checkpoint(
+    run: Run, capsys: Captured
+) -> None:
+    Path("small.toml").write_text('stages = [{kind = "tokenizer", episodes = 8}]\n', encoding="utf-8")
+    assert run("train", "small.toml", "--set", "folder=made") == 0
+    told = capsys.readouterr()
+    assert told.err == "stage 1 of 1: tokenizer\n"
+    assert Path(told.out.strip(), "text_tokenizer", "tokenizer.json").exists()
+
+
 def test_an_unknown_suite_is_named(run: Run, capsys: Captured) -> None:
     assert run("eval", "pocket", "--suite", "videos") == 2
     assert "suite='videos'" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import typer
 from armillary import terminal
 from armillary.cli.app import app, load_world
 from armillary.errors import BadRequest, nearest
-from armillary.terminal import guarded, note, progress, say, say_json
+from armillary.terminal import guarded, log, note, progress, say, say_json
 
 
 @app.command()
@@ -144,7 +144,7 @@ def train(
     from armillary.train.recipe import read_recipe
     from armillary.train.stages import run
 
-    say(str(run(read_recipe(recipe, setting or ()), tell=note)))
+    say(str(run(read_recipe(recipe, setting or ()), tell=log)))
 
 
 @app.command(name="eval")
