@@ -204,7 +204,7 @@ def farewell(seconds: float) -> None:
     console.print("Now try:")
     console.print(f'   {command} generate "a green disc slides up and hits the wall" --sound -o out/mine.mp4')
     console.print(f'   {command} reason "Describe this." --video out/mine.mp4')
-    console.print(f'   {command} policy "push the red disc left" --image out/start.png --domain tabletop')
+    console.print(f'   {command} policy "push the red disc right" --image out/start.png --domain tabletop')
     console.print("   and read docs/quickstart.md")
 
 

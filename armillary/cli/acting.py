@@ -131,10 +131,10 @@ def policy(
     """Tell a robot what to do now.
 
     \b
-    armillary policy "push the red disc left" --image now.png --domain tabletop -o actions.json
-    armillary policy "push the red disc left" --image now.png --domain tabletop --clip imagined.mp4
-    armillary policy "push the red disc left" --image now.png --domain tabletop --candidates 8 \\
-      --judge "Which way does the red disc go?" --wanted left
+    armillary policy "push the red disc right" --image now.png --domain tabletop -o actions.json
+    armillary policy "push the red disc right" --image now.png --domain tabletop --clip imagined.mp4
+    armillary policy "push the red disc right" --image now.png --domain tabletop --candidates 8 \\
+      --judge "Is the red disc pushed right?"
     """
     options = asked(context, PolicyRequest)
     options |= {"prompt": instruction, "state": read_numbers(state), "decode": clip is not None}

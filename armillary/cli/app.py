@@ -20,7 +20,7 @@ HELP = """Cosmos 3 in one package: it reasons, generates, acts and trains with o
 \b
   armillary generate "a red disc slides right and hits the wall" --sound -o out.mp4
   armillary reason "Describe this." --video out.mp4
-  armillary policy "push the red disc left" --image now.png --domain tabletop -o actions.json
+  armillary policy "push the red disc right" --image now.png --domain tabletop -o actions.json
 
 A result goes to standard output or to the file you name; progress shows on a terminal only. Exit code 0 is
 success, 2 a request that cannot be served (one sentence says why), 130 Ctrl-C; nothing is left half written.

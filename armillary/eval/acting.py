@@ -290,8 +290,8 @@ def policy(bench: Bench) -> Outcome:
     rows = list[Row]()
     for i in telling(right, 4):
         e = episodes[i]
-        imagined = decode_clips(require_video(bench.parts), [drawn[i].vision_ZThw])[0]
-        rows.append((f"imagined: {e.instruction}", imagined))
+        clip = decode_clips(require_video(bench.parts), [drawn[i].vision_ZThw])[0]
+        rows.append((f"imagined: {e.instruction}", clip))
         rows.append((f"played, {'success' if right[i] else 'failure'}", played_frames(e, made[i])))
     return Outcome(figures, {"policy": contact_sheet(rows)})
 

@@ -47,7 +47,8 @@ class Truth:
 
     @classmethod
     def of_table(cls, rows_VX: Tensor) -> "Truth":
-        present, streak, shape, colour, motion, hits = rows_VX.float().split((1, 1, 1, 1, 6, 4), dim=1)
+        parts = rows_VX.float().split((1, 1, 1, 1, *_SIZES[4:]), dim=1)
+        present, streak, shape, colour, motion, hits = parts
         return cls(present[:, 0] > 0, streak[:, 0] > 0, shape[:, 0].long(), colour[:, 0].long(), motion, hits)
 
     @classmethod

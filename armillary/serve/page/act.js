@@ -100,7 +100,7 @@ async function obey() {
   byId("scores").replaceChildren();
   state("Deciding …");
   try {
-    if (count > 1 && !judge) throw new Error('with several candidates, say it like "push the red disc left"');
+    if (count > 1 && !judge) throw new Error('with several candidates, say it like "push the red disc right"');
     picture = null; // it looks at what is really there
     const answer = await move({ instruction, ...(count > 1 ? { candidates: count, ...judge } : {}) });
     if (mine === run) {
