@@ -186,8 +186,8 @@ def clip_captions(bench: Bench) -> Iterator[str]:
         yield f"{kind}: right {np.mean([a == b for a, b in pairs]):.3f}"
     pushes = [(dict(pattern.findall(a)), dict(pattern.findall(b))) for a, b in pairs]
     ways = [a[name] == b[name] for a, b in pushes for name in a.keys() & b.keys()]
-    yield f"wander: who is pushed right {np.mean([a.keys() == b.keys() for a, b in pushes]):.3f}"
-    yield f"wander: which way right {np.mean(ways):.3f}"
+    yield f"wander: all who are pushed right {np.mean([a.keys() == b.keys() for a, b in pushes]):.3f}"
+    yield f"wander: way right of each who is rightly named as pushed {np.mean(ways):.3f}"
 
 
 def structured_captions(bench: Bench) -> Iterator[str]:
@@ -203,9 +203,9 @@ def structured_captions(bench: Bench) -> Iterator[str]:
         yield f"{key} right {np.mean([same_json(a, b) for a, b in parts]):.3f}"
     near = [any(abs(v - b) < 2 for p in e.positions[0] for v in p for b in BORDERS) for e in clips]
     places = [a.get("subjects") == b["subjects"] for a, b in zip(made, right, strict=True)]
-    for name, here in (("clear of", False), ("within 2 px of", True)):
+    for name, here in (("all objects lie clear", False), ("one lies within 2 px", True)):
         some = [ok for ok, close in zip(places, near, strict=True) if close == here]
-        yield f"subjects right where all objects lie {name} the borders between places: {np.mean(some):.3f}"
+        yield f"subjects right where {name} of the borders between places: {np.mean(some):.3f}"
 
 
 def candidates(bench: Bench) -> Iterator[str]:
