@@ -44,10 +44,11 @@ from armillary.eval.batches import (
     wanted_clip,
 )
 from armillary.eval.bench import Bench
-from armillary.eval.detectors import Scene, heard, onsets, score_onsets, watch
+from armillary.eval.detectors import Scene, heard, look, onsets, score_onsets, watch
 from armillary.eval.making import blank, same_throughout, slide_direction, slider, started, way
 from armillary.eval.scores import f1, psnr
 from armillary.locate import locate
+from armillary.media.source import Pixels
 from armillary.sim.language import BORDERS
 from armillary.sim.physics import FPS, Floats
 from armillary.sim.scenes import Episode, Kind, episode
@@ -135,22 +136,47 @@ def drawn_right(episodes: Sequence[Episode], clips: Sequence[Sequence[Scene]]) -
 
 
 def sounds(bench: Bench) -> Iterator[str]:
-    """Sounds of slides: are they wrong or late? And with more true frames given?"""
+    """Sounds of slides: are they wrong or late? With more true frames given, and with its own drawn clip?"""
     episodes, audio = fresh("slide", bench.n), require_audio(bench.parts)
     truths = [e.sound for e in episodes if e.sound is not None]
     unknown = torch.zeros(
         int(bench.parts.checkpoint.config.features["sound"]), audio.latent_length(truths[0].shape[1])
     )
-    whole = encode_clips(require_video(bench.parts), [e.frames for e in episodes], bench.device)
-    for clean in ((0,), (0, 1), (0, 1, 2)):
+
+    def drawn(clips: Sequence[torch.Tensor], clean: tuple[int, ...]) -> tuple[list[Latents], str]:
         wanted = [
             wanted_clip(e.caption, Latents(z, FPS, clean, sound_SL=unknown))
-            for e, z in zip(episodes, whole, strict=True)
+            for e, z in zip(episodes, clips, strict=True)
         ]
-        drawn = draw_many(bench.parts, "video", wanted)
-        made = decode_sounds(audio, [x.sound_SL for x in drawn if x.sound_SL is not None], truths[0].shape[1])
-        told = ", ".join(f"± {k} frames {onset_f1(episodes, made, k / FPS):.3f}" for k in (1, 2, 4))
-        yield f"{4 * len(clean) - 3} frames given: F1 {told}"
+        made = draw_many(bench.parts, "video", wanted)
+        sounds = decode_sounds(
+            audio, [x.sound_SL for x in made if x.sound_SL is not None], truths[0].shape[1]
+        )
+        told = ", ".join(f"± {k} frames {onset_f1(episodes, sounds, k / FPS):.3f}" for k in (1, 2, 4))
+        return made, f"F1 {told}"
+
+    whole = encode_clips(require_video(bench.parts), [e.frames for e in episodes], bench.device)
+    made, told = drawn(whole, (0,))
+    yield f"1 frame given: {told}"
+    for clean in ((0, 1), (0, 1, 2)):
+        yield f"{4 * len(clean) - 3} frames given: {drawn(whole, clean)[1]}"
+    own = [x.vision_ZThw for x in made]
+    yield f"the clip given that it drew from 1 frame: {drawn(own, (0, 1, 2))[1]}"
+    yield speeds(episodes, decode_clips(require_video(bench.parts), own))
+
+
+def speeds(episodes: Sequence[Episode], clips: Sequence[Pixels], after: int = 2) -> str:
+    """How fast the slider of each clip is, by its place some frames on, if it has hit nothing by then."""
+    pairs = list[tuple[float, float]]()
+    for e, clip in zip(episodes, clips, strict=True):
+        seen = look(clip[after]).of_colour(e.objects[slider(e)].colour)
+        if seen and not any(v.time <= after / FPS for v in e.events):
+            start, end = e.positions[[0, after], slider(e)]
+            true, made = (float(np.hypot(*(x - start))) / after for x in (end, seen.place))
+            pairs.append((true, made))
+    true_N, made_N = np.array(pairs).T
+    off, r = np.sqrt(np.mean((made_N - true_N) ** 2)), np.corrcoef(true_N, made_N)[0, 1]
+    return f"speed of what slides: {off:.2f} px a frame off, of {true_N.mean():.2f}; r {r:.2f}"
 
 
 def onset_f1(episodes: Sequence[Episode], sounds: Sequence[Floats], tolerance: float) -> float:
