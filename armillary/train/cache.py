@@ -17,6 +17,7 @@ from armillary.codecs.audio_vae import AudioVAE
 from armillary.codecs.wan_vae import WanVAE
 from armillary.errors import BadRequest
 from armillary.sim.scenes import Episode, Kind, episode
+from armillary.train import files
 from armillary.train.dense import heard, truth
 from armillary.train.video import to_model
 
@@ -114,28 +115,46 @@ def fill(
     *,
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Write what is missing of the training episodes of the first `count` seeds of a name, a chunk a file."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write what is missing of the training episodes of the first `count` seeds of a name, a chunk a file.
+
+    A chunk that was the last of a smaller count is encoded anew. Raises BadRequest as `load` does.
+    """
     for start in range(0, count, CHUNK):
         path = folder / f"{name}-{start:07d}.pt"
-        if path.exists():
-            continue
         end = min(start + CHUNK, count)
+        if path.exists() and len(set(read_chunk(path, peek=True).seeds)) >= end - start:
+            continue
         chunk = encode_chunk([e for seed in range(start, end) for e in stored(name, seed)], video, audio)
-        partial = path.with_suffix(".partial")
-        torch.save(vars(chunk), partial)
-        partial.replace(path)
+        files.save(vars(chunk), path)
         tell(f"{name}: {end} of {count} episodes encoded")
 
 
-def load(folder: Path, names: Sequence[Stored]) -> Cache:
-    """Every chunk of the names, in one. Raises BadRequest for files of an older form."""
-    files = [path for name in names for path in sorted(folder.glob(f"{name}-*.pt"))]
+def read_chunk(path: Path, *, peek: bool = False) -> Cache:
+    """Raises BadRequest for a file that is damaged or of an older form."""
+    content = files.read(path, "cache", peek=peek)
     try:
-        chunks = [Cache(**torch.load(path, weights_only=True)) for path in files]
+        chunk = Cache(**content)
+        sizes = {len(values) for values in vars(chunk).values()}
     except TypeError as error:
-        message = "holds latents of an older form; remove it to make them anew"
-        raise BadRequest("cache", str(folder), message) from error
+        message = f"{path.name} is of an older form; remove the folder to make it anew"
+        raise BadRequest("cache", str(path.parent), message) from error
+    if sizes - {0} != {len(chunk)}:  # sounds, actions and what is heard are empty for stills
+        raise BadRequest("cache", str(path), "is damaged; remove it to begin anew")
+    return chunk
+
+
+def load(folder: Path, names: Sequence[Stored]) -> Cache:
+    """Every chunk of the names, in one.
+
+    Raises BadRequest for a name that has none, but "roam", and for a file that is damaged or of an older
+    form.
+    """
+    found = {name: sorted(folder.glob(f"{name}-*.pt")) for name in names}
+    lacking = [name for name, paths in found.items() if not paths and name != "roam"]
+    if lacking:
+        message = f"holds no episodes of kind {lacking[0]!r}: the stage 'cache' must come first"
+        raise BadRequest("cache", str(folder), message)
+    chunks = [read_chunk(path) for paths in found.values() for path in paths]
     return Cache(
         [k for c in chunks for k in c.kinds],
         [s for c in chunks for s in c.seeds],

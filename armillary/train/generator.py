@@ -10,6 +10,7 @@ Shape letters: B samples, N tokens of a segment, M noisy tokens, F numbers in a 
 """
 
 import json
+import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from armillary.codecs.text import TextCodec
+from armillary.errors import BadRequest
 from armillary.flow import draw_sigma, interpolate, velocity_target
 from armillary.model import Stream
 from armillary.prompts import action_caption, with_metadata
@@ -33,7 +35,7 @@ from armillary.sim.scenes import Kind, episode
 from armillary.tasks.segments import action_segment, patchify, sound_segment, vision_segment
 from armillary.train.cache import SIDE, Cache, load, statistics
 from armillary.train.dense import Truth, dense_loss
-from armillary.train.layout import FLOW_SHIFT, Pocket, pocket_traits
+from armillary.train.layout import FLOW_SHIFT, LATENT, Pocket, pocket_traits
 from armillary.train.loop import Draw, Metrics
 from armillary.train.reasoner import ReasonerJob, draws, optimizers
 
@@ -287,11 +289,22 @@ def overheard(block: nn.Module) -> Generator[list[Tensor]]:
 
 
 def latent_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of the latents of every clip in the cache, computed once."""
-    if not (folder / STATISTICS).exists():
+    """Mean and standard deviation of the latents of every clip in the cache, computed once.
+
+    Raises BadRequest if the file that keeps them is damaged.
+    """
+    path = folder / STATISTICS
+    if not path.exists():
         keep_statistics(folder, *statistics(load(folder, ("push", "wander", "slide"))))
-    kept = read_json(folder / STATISTICS)
-    return tuple(kept["mean"]), tuple(kept["std"])
+    kept = read_json(path)
+    try:
+        mean, std = (tuple(float(x) for x in kept[name]) for name in ("mean", "std"))
+    except (KeyError, OverflowError, TypeError, ValueError):
+        mean, std = (), ()
+    if len(mean) != LATENT or len(std) != LATENT or not all(map(math.isfinite, mean + std)) or min(std) <= 0:
+        message = f"must hold a mean and a std above zero for each of {LATENT} channels"
+        raise BadRequest("cache", str(path), f"{message}; remove it, and the stage 'cache' makes it anew")
+    return mean, std
 
 
 def keep_statistics(folder: Path, mean: Sequence[float], std: Sequence[float]) -> None:

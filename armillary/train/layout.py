@@ -19,6 +19,7 @@ from armillary.codecs.sight import POCKET_CLIPS, POCKET_PICTURES
 from armillary.model import Block, Config, DomainLinear, Network, Port
 from armillary.sequence import Kind
 from armillary.shards import sources, write_json
+from armillary.train import files
 from armillary.train.dense import HEARD, WIDTH
 from armillary.weights import Traits, published_config, published_state, write_towers
 
@@ -216,10 +217,8 @@ def build_tokenizer(corpus: Iterable[str]) -> Tokenizer:
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """`text_tokenizer/`: tokenizer.json, its config, and the chat template."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    """`text_tokenizer/`: the chat template, the config, and last tokenizer.json: where it is, all are."""
+    files.write(CHAT_TEMPLATE.encode(), folder / "chat_template.jinja")
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": "<|im_end|>",
@@ -229,6 +228,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         "chat_template": CHAT_TEMPLATE,
     }
     write_json(config, folder / "tokenizer_config.json")
+    files.write(tokenizer.to_str(pretty=True).encode(), folder / "tokenizer.json")
 
 
 def write_checkpoint(

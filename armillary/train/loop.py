@@ -7,10 +7,10 @@ a step comes from
 
 import copy
 import hashlib
-import pickle
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from armillary.alone import alone
 from armillary.errors import BadRequest
+from armillary.train import files
 
 Metrics = Mapping[str, float]
 Look = Callable[[nn.Module, int], None]
@@ -83,7 +84,6 @@ class State:
     seconds: float = 0.0
 
     def save(self, path: Path) -> None:
-        partial = path.with_name(path.name + ".partial")
         content = {
             "model": self.model.state_dict(),
             "average": self.average.state_dict(),
@@ -91,29 +91,39 @@ class State:
             "step": self.step,
             "seconds": self.seconds,
         }
-        torch.save(content, partial)
-        partial.replace(path)
+        files.save(content, path)
 
     def load(self, path: Path) -> None:
         """Raises BadRequest for a damaged file, and for one of another model."""
         content = read_state(path)
-        try:
+        with _fitting(path):
             self.model.load_state_dict(content["model"])
             self.average.load_state_dict(content["average"])
             for optimizer, kept in zip(self.optimizers, content["optimizers"], strict=True):
                 optimizer.load_state_dict(kept)
             self.step, self.seconds = int(content["step"]), float(content["seconds"])
-        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            message = "is the state of another model; name another folder, or remove it to begin anew"
-            raise BadRequest("state", str(path), message) from error
+
+
+def load_average(model: nn.Module, path: Path) -> None:
+    """Give a model the averaged weights of a state. Raises BadRequest as `State.load` does."""
+    content = read_state(path)
+    with _fitting(path):
+        model.load_state_dict(content["average"])
+
+
+@contextmanager
+def _fitting(path: Path) -> Generator[None]:
+    """What goes wrong in here is told as a state that does not fit its model."""
+    try:
+        yield
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        message = "is the state of another model; name another folder, or remove it to begin anew"
+        raise BadRequest("state", str(path), message) from error
 
 
 def read_state(path: Path) -> dict[str, Any]:
     """What `State.save` wrote. Raises BadRequest for a file that is cut short or something else."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (EOFError, KeyError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as error:
-        raise BadRequest("state", str(path), "is damaged; remove it to begin anew") from error
+    content = files.read(path, "state")
     if not isinstance(content, dict) or "average" not in content:
         raise BadRequest("state", str(path), "holds no training; remove it to begin anew")
     return content
@@ -167,7 +177,7 @@ def train(
     `stop_after` ends the call early after that many steps, as a kill would but tidily. Raises BadRequest if
     another process trains in `folder`, and for a state in it that is damaged or of another model.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    files.make_folder(folder)
     with alone(folder):
         return _train(job, schedule, folder / "state.pt", seed, tell, save_every, stop_after, look)
 

@@ -16,7 +16,7 @@ from armillary.train.loop import Schedule
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Training(_Strict):
@@ -34,50 +34,50 @@ class Training(_Strict):
 
 class VideoStage(Training):
     kind: Literal["video"]
-    stills: int = 8
-    clips: int = 2
-    still_share: float = 0.15
+    stills: int = Field(8, ge=1)
+    clips: int = Field(2, ge=1)
+    still_share: float = Field(0.15, ge=0, le=1)
 
 
 class AudioStage(Training):
     kind: Literal["audio"]
-    clips: int = 8
+    clips: int = Field(8, ge=1)
 
 
 class SightStage(Training):
     kind: Literal["sight"]
-    pictures: int = 24
+    pictures: int = Field(24, ge=1)
 
 
 class ReasonerStage(Training):
     kind: Literal["reasoner"]
-    pictures: int = 16
-    clips: int = 8
-    asked: int = 4
+    pictures: int = Field(16, ge=1)
+    clips: int = Field(8, ge=1)
+    asked: int = Field(4, ge=2)  # lessons on captions ask one less
 
 
 class CacheStage(_Strict):
     kind: Literal["cache"]
-    still: int = 6000
-    push: int = 3000
-    wander: int = 3000
-    roam: int = 700  # four pieces each
-    slide: int = 3000
+    still: int = Field(6000, ge=1)
+    push: int = Field(3000, ge=1)
+    wander: int = Field(3000, ge=1)
+    roam: int = Field(700, ge=0, description="longer clips, of four pieces each")
+    slide: int = Field(3000, ge=1)
 
 
 class GeneratorStage(Training):
     kind: Literal["generator"]
-    size: int = 32
+    size: int = Field(32, ge=1)
 
 
 class JointStage(Training):
     kind: Literal["joint"]
-    size: int = 32
+    size: int = Field(32, ge=1)
 
 
 class TokenizerStage(_Strict):
     kind: Literal["tokenizer"]
-    episodes: int = 1500
+    episodes: int = Field(1500, ge=1)
 
 
 Stage = Annotated[
@@ -110,9 +110,9 @@ class Recipe(_Strict):
 
     folder: Path
     start: str | None = Field(None, description="a checkpoint like pocket, by folder or name")
-    seed: int = 0
-    threads: int = Field(1, ge=1)
-    stages: tuple[Stage, ...]
+    seed: int = Field(0, ge=0, le=2**63 - 1)
+    threads: int = Field(1, ge=1, le=512)
+    stages: tuple[Stage, ...] = Field(min_length=1)
 
 
 def read_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
@@ -121,7 +121,7 @@ def read_recipe(path: Path, settings: Sequence[str] = ()) -> Recipe:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadRequest("recipe", str(path), error.strerror or "cannot be read") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequest("recipe", str(path), f"not valid TOML: {error}") from None
     for setting in settings:
         _set(content, setting)
@@ -157,8 +157,16 @@ def _legal(kind: str, context: dict[str, Any]) -> str:
     """What a value should have been, by the kind of its fault."""
     for limit, words in (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than")):
         if limit in context:
-            return f"must be {words} {context[limit]:g}"
-    plain = {"int": "a whole number", "float": "a number", "path": "a folder's name"}
+            value = context[limit]
+            return f"must be {words} {value if isinstance(value, int) else format(value, 'g')}"
+    plain = {
+        "int": "a whole number",
+        "float": "a number",
+        "finite": "a finite number",
+        "path": "a folder's name",
+        "string": "a checkpoint's folder or name",
+        "too": "a list of at least one stage",
+    }
     return f"must be {plain.get(kind.partition('_')[0], 'a list of stages')}"
 
 
@@ -168,15 +176,18 @@ def _set(content: dict[str, Any], setting: str) -> None:
         raise BadRequest("set", setting, "must look like name=value or stage.name=value")
     try:
         value: Any = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text
     stage, _, key = name.rpartition(".")
     if not stage:
         content[key] = value
         return
-    matching = [s for s in content.get("stages", ()) if s.get("kind") == stage]
+    stages = content.get("stages", [])
+    if not isinstance(stages, list) or not all(isinstance(s, dict) for s in stages):
+        return  # the recipe is refused for these
+    matching = [s for s in stages if s.get("kind") == stage]
     if not matching:
-        known = ", ".join(s.get("kind", "?") for s in content.get("stages", ()))
+        known = ", ".join(str(s.get("kind", "?")) for s in stages)
         raise BadRequest("set", setting, f"the recipe has no stage {stage!r}; it has {known}")
     for found in matching:
         found[key] = value

@@ -14,6 +14,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
+from armillary.alone import alone
 from armillary.codecs.audio_vae import AudioVAE, AudioVAEConfig
 from armillary.codecs.text import TextCodec
 from armillary.codecs.wan_vae import WanVAE
@@ -23,13 +24,13 @@ from armillary.shards import sources, write_file, write_json
 from armillary.tasks.frames import require_video
 from armillary.tasks.parts import Part, Parts, load_parts
 from armillary.tasks.sounds import require_audio
-from armillary.train import cache
+from armillary.train import cache, files
 from armillary.train.audio import AudioJob, judge, pocket_audio_config
 from armillary.train.corpus import sentences
 from armillary.train.generator import GeneratorJob, JointJob, keep_statistics, latent_statistics
 from armillary.train.layout import Pocket, build_tokenizer, write_checkpoint, write_tokenizer
 from armillary.train.look import draw_samples
-from armillary.train.loop import Job, Look, read_state, train
+from armillary.train.loop import Job, Look, load_average, train
 from armillary.train.reasoner import ReasonerJob
 from armillary.train.recipe import (
     AudioStage,
@@ -66,7 +67,15 @@ class Run:
         return self.folder / "checkpoint"
 
     def codec(self) -> TextCodec:
-        return TextCodec.load(self.checkpoint / "text_tokenizer")
+        """The tokenizer. Raises BadRequest if there is none, and for a damaged one."""
+        folder = self.checkpoint / "text_tokenizer"
+        if not folder.exists():
+            raise BadRequest("stages", str(folder), "is not there: the stage 'tokenizer' must come first")
+        try:
+            return TextCodec.load(folder)
+        except Exception as error:  # the tokenizers library raises nothing narrower
+            message = "is damaged; remove it, and the stage 'tokenizer' makes it anew"
+            raise BadRequest("tokenizer", str(folder), message) from error
 
     def begin(self) -> None:
         """Lay what the recipe starts from, but its model card, where its own stages will write."""
@@ -74,15 +83,21 @@ class Run:
             return
         partial = self.folder / "checkpoint.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(locate(self.recipe.start)[1], partial, ignore=shutil.ignore_patterns("README.md"))
-        partial.rename(self.checkpoint)
+        start = locate(self.recipe.start)[1]
+        try:
+            shutil.copytree(start, partial, ignore=shutil.ignore_patterns("README.md"))
+            partial.rename(self.checkpoint)
+        except shutil.Error as error:  # it lists every file
+            raise OSError(f"{self.checkpoint} cannot be copied: {error.args[0][0][2]}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
-    def made(self, stage: str) -> dict[str, torch.Tensor] | None:
-        """The averaged weights that a stage left in the folder; None: those of the start take their place.
+    def made(self, stage: str) -> Path | None:
+        """The state that a stage left in the folder; None: the weights of the start take its place.
         Raises BadRequest where there is neither."""
         path = self.folder / stage / "state.pt"
         if path.exists():
-            return read_state(path)["average"]
+            return path
         if self.recipe.start is None:
             raise BadRequest("stages", str(path), f"is not there: the stage {stage!r} must come first")
         return None
@@ -95,26 +110,26 @@ class Run:
 
     def video(self) -> WanVAE:
         """The video autoencoder, as its stage left it or as the start has it."""
-        weights, model = self.made("video"), WanVAE(pocket_video_config())
-        if weights is None:
+        state, model = self.made("video"), WanVAE(pocket_video_config())
+        if state is None:
             return require_video(self.start("video"))
-        model.load_state_dict(weights)
+        load_average(model, state)
         return model
 
     def audio(self) -> AudioVAE:
         """The audio autoencoder, likewise."""
-        weights, model = self.made("audio"), AudioVAE(AudioVAEConfig.from_dict(pocket_audio_config()))
-        if weights is None:
+        state, model = self.made("audio"), AudioVAE(AudioVAEConfig.from_dict(pocket_audio_config()))
+        if state is None:
             return require_audio(self.start("audio"))
-        model.load_state_dict(weights)
+        load_average(model, state)
         return model
 
     def towers(self, after: str) -> Pocket:
         """The towers, as the stage `after` left them or as the start has them; the heads that only lessons
         need are not shipped and begin anew. Raises BadRequest for a start of other sizes."""
-        weights, model = self.made(after), Pocket(self.recipe.seed)
-        if weights is not None:
-            model.load_state_dict(weights)
+        state, model = self.made(after), Pocket(self.recipe.seed)
+        if state is not None:
+            load_average(model, state)
             return model
         parts = self.start("sight")
         try:
@@ -146,19 +161,26 @@ class Run:
 
 
 def run(recipe: Recipe, tell: Tell = print) -> Path:
-    """Carry out every stage, going on from what the folder holds; returns the checkpoint's folder."""
+    """Carry out every stage, going on from what the folder holds; returns the checkpoint's folder.
+
+    Raises BadRequest for a folder that cannot be made, or that another process works in.
+    """
     torch.set_num_threads(recipe.threads)
     here = Run(recipe, tell)
-    here.begin()
-    for number, stage in enumerate(recipe.stages, 1):
-        tell(f"stage {number} of {len(recipe.stages)}: {stage.kind}")
-        _STAGES[stage.kind](here, stage)
+    files.make_folder(here.folder)
+    with alone(here.folder):
+        here.begin()
+        for number, stage in enumerate(recipe.stages, 1):
+            tell(f"stage {number} of {len(recipe.stages)}: {stage.kind}")
+            _STAGES[stage.kind](here, stage)
     return here.checkpoint
 
 
 def tokenizer_stage(run: Run, stage: TokenizerStage) -> None:
-    if not (run.checkpoint / "text_tokenizer" / "tokenizer.json").exists():
-        write_tokenizer(build_tokenizer(sentences(stage.episodes)), run.checkpoint / "text_tokenizer")
+    folder = run.checkpoint / "text_tokenizer"
+    if not (folder / "tokenizer.json").exists():
+        write_tokenizer(build_tokenizer(sentences(stage.episodes)), folder)
+    run.codec()  # one that an earlier run left damaged is told now
 
 
 def video_stage(run: Run, stage: VideoStage) -> None:

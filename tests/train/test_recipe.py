@@ -128,6 +128,17 @@ def test_unknown_keys_and_stages_are_refused_by_name(tmp_path: Path) -> None:
         ("video.average=1", "video.average=1: must be less than 1"),
         ("folder=3", "folder=3: must be a folder's name"),
         ("stages=5", "stages=5: must be a list of stages"),
+        ("stages=[]", "stages=[]: must be a list of at least one stage"),
+        ("start=3", "start=3: must be a checkpoint's folder or name"),
+        ("video.steps=1e400", "video.steps=inf: must be a finite number"),
+        ("video.rate=inf", "video.rate=inf: must be a finite number"),
+        ("video.still_share=-0.1", "video.still_share=-0.1: must be at least 0"),
+        ("video.still_share=1.5", "video.still_share=1.5: must be at most 1"),
+        ("seed=-1", "seed=-1: must be at least 0"),
+        ("seed=9223372036854775808", "must be at most 9223372036854775807"),
+        ("threads=513", "threads=513: must be at most 512"),
+        ("cache.roam=-1", "cache.roam=-1: must be at least 0"),
+        ("reasoner.asked=1", "reasoner.asked=1: must be at least 2"),
         ("stages=[5]", "kind=5: stage 1 needs one of the kinds tokenizer,"),
         ("stages=[{}]", "kind=None: stage 1 needs one of the kinds tokenizer,"),
         ('stages=[{kind="vido"}]', "nearest: video"),
@@ -138,6 +149,40 @@ def test_a_recipes_fault_is_told_in_its_own_words(setting: str, told: str) -> No
     with pytest.raises(BadRequest) as error:
         read_recipe(POCKET, [setting])
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tokenizer.episodes",
+        "video.stills",
+        "video.clips",
+        "audio.clips",
+        "sight.pictures",
+        "reasoner.pictures",
+        "reasoner.clips",
+        "cache.still",
+        "cache.push",
+        "cache.wander",
+        "cache.slide",
+        "generator.size",
+        "joint.size",
+    ],
+)
+def test_a_count_that_training_draws_from_is_one_at_least(name: str) -> None:
+    with pytest.raises(BadRequest, match=f"{name}=0: must be at least 1"):
+        read_recipe(POCKET, [f"{name}=0"])
+
+
+@pytest.mark.parametrize("stages", ["stages = [1, 2]", "stages = 3", "[stages]", "stages = [[]]"])
+def test_stages_that_are_none_are_refused_alike_whatever_is_set(tmp_path: Path, stages: str) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(f'folder = "run"\n{stages}\n')
+    with pytest.raises(BadRequest) as bare:
+        read_recipe(path)
+    with pytest.raises(BadRequest) as changed:
+        read_recipe(path, ["video.steps=3"])
+    assert str(changed.value) == str(bare.value)
 
 
 def test_a_stage_whose_forerunner_did_not_run_says_which_is_needed(tmp_path: Path, made: Path) -> None:
