@@ -7,7 +7,8 @@ ModelOpt wrote in FP8 are read with their scales, wherever those lie, and look l
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path, PurePosixPath
@@ -76,12 +77,29 @@ def read_json(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", content)
 
 
+@contextmanager
+def whole(path: Path) -> Generator[Path]:
+    """A name to write to, which becomes `path` at the end; after an error it is gone, and `path` as it was.
+
+    Raises OSError naming `path`, as where the disk is full.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")  # a fixed name: what a kill leaves is overwritten
+    try:
+        yield partial
+        partial.replace(path)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def write_json(value: object, path: Path) -> None:
     """A JSON file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, indent=2) + "\n")
-    partial.replace(path)
+    with whole(path) as partial:
+        partial.write_text(json.dumps(value, indent=2) + "\n")
 
 
 # -- reading -----------------------------------------------------------------------------------------------
@@ -314,13 +332,10 @@ def write_file(state: Sources, path: Path) -> None:
         header[name] = {"dtype": _CODES[source.dtype], "shape": source.shape, "data_offsets": places}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
+    with whole(path) as partial, partial.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
             file.write(state[name].data())
-    partial.replace(path)
 
 
 def write_shards(state: Sources, folder: Path, stem: str, limit: int = SHARD_LIMIT) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from armillary.errors import BadRequest
+from armillary.shards import whole
 
 
 def make_folder(folder: Path) -> None:
@@ -22,15 +23,8 @@ def make_folder(folder: Path) -> None:
 
 def write(data: bytes | memoryview, path: Path) -> None:
     """Raises OSError naming the file, as where the disk is full; what was there before then stays."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")  # a fixed name: what a kill leaves is overwritten
-    try:
+    with whole(path) as partial:
         partial.write_bytes(data)
-        partial.replace(path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def save(content: object, path: Path) -> None:
