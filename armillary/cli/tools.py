@@ -169,13 +169,15 @@ def evaluate(
     from armillary.eval import evaluate as measure
     from armillary.eval.report import line
 
-    result = measure(model, suites=suite or None, quick=quick, n=n, out=out, tell=note)
-    if as_json:
-        say_json(result)
-        return
-    for name, found in result["suites"].items():
-        for figure in found["figures"]:
-            say(f"{name}: {line(figure)}")
+    def show(result: dict[str, Any]) -> None:
+        if as_json:
+            say_json(result)
+            return
+        for name, found in result["suites"].items():
+            for figure in found["figures"]:
+                say(f"{name}: {line(figure)}")
+
+    measure(model, suites=suite or None, quick=quick, n=n, out=out, tell=note, on_result=show)
 
 
 @app.command()
