@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-DECIMALS = {"dB": 2, "px": 2}  # shares and the like have three
+from armillary.eval.report import mark, number
 
 HEAD = """\
 ---
@@ -109,9 +109,9 @@ def _scores(result: Mapping[str, Any]) -> Iterator[str]:
     yield "| suite | figure | score | n | bar | beside it |"
     yield "|---|---|---|---|---|---|"
     for suite, f in _figures(result):
-        beside = "; ".join(f"{name} {_number(s['value'], f['unit'])}" for name, s in f["beside"].items())
-        value, low, high = (_number(f[name], f["unit"]) for name in ("value", "low", "high"))
-        bar = "" if f["bar"] is None else f"{f['bar']:g} {'✓' if f['reached'] else '✗'}"
+        beside = "; ".join(f"{name} {number(s['value'], f['unit'])}" for name, s in f["beside"].items())
+        value, low, high = (number(f[name], f["unit"]) for name in ("value", "low", "high"))
+        bar = "" if f["bar"] is None else f"{f['bar']:g} {mark(f['reached'])}"
         yield f"| {suite} | {f['name']} | **{value}** ({low} to {high}) | {f['n']} | {bar} | {beside} |"
 
 
@@ -126,10 +126,6 @@ def _limits(result: Mapping[str, Any]) -> Iterator[str]:
 def quoted(text: str) -> str:
     """As YAML has it."""
     return json.dumps(text, ensure_ascii=False)
-
-
-def _number(value: float | None, unit: str) -> str:
-    return "–" if value is None else f"{value:.{DECIMALS.get(unit, 3)}f}"
 
 
 if __name__ == "__main__":

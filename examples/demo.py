@@ -49,11 +49,19 @@ class Notes:
         """Print and keep one answer, with the truth where it is known."""
         told = f"   {question}\n      pocket says  [bold]{escape(answer) or '(nothing)'}[/]"
         if truth is not None:
-            mark = "[green]right[/]" if answer == truth else "[yellow]wrong[/]"
-            told += f"\n      the truth is {escape(truth)}  ({mark})"
+            told += f"\n      the truth is {escape(truth)}  ({verdict(answer, truth)})"
         console.print(told)
         row = {"about": about, "question": question, "answer": answer}
         self.rows.append(row if truth is None else row | {"truth": truth})
+
+
+def verdict(answer: str, truth: str) -> str:
+    """As the evaluation judges: a time may be a frame off."""
+    from armillary.eval.asking import near_in_time
+
+    if answer == truth:
+        return "[green]right[/]"
+    return "[green]right within a frame[/]" if near_in_time(answer, truth) else "[yellow]wrong[/]"
 
 
 def main() -> None:

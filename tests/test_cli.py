@@ -332,7 +332,7 @@ def test_figures_are_told_rounded_with_what_stands_beside_them(
     chance = Score(0.25, 0.25, 0.25, 24)
     figure = Figure("colour", Score(0.876712, 0.8, 0.95, 24), "share", {"chance": chance}, bar=0.9)
     result = {"suites": {"reasoner": {"figures": [figure.to_dict()]}}}
-    monkeypatch.setattr(armillary.eval, "evaluate", lambda *_, **__: result)
+    monkeypatch.setattr(armillary.eval, "evaluate", lambda *_, on_result, **__: on_result(result))
     assert run("eval", "pocket") == 0
     expected = "reasoner: colour: 0.877 (0.800 to 0.950, n = 24); chance 0.250; bar 0.9 missed\n"
     assert capsys.readouterr().out == expected

@@ -16,6 +16,7 @@ from PIL import Image
 
 import armillary
 from armillary import cli
+from armillary.eval.asking import near_in_time
 from armillary.media import read_clip, read_receipt
 from armillary.sim import episode, replay, success
 
@@ -123,11 +124,19 @@ def test_the_demo_keeps_every_answer_with_the_truth_where_it_is_known(demo: Demo
     known = {q.text: q.answer for q in episode("slide", 0, split="test").questions()}
     assert [row for row in rows if "truth" in row]
     for row in rows:
-        verdict = f"({'right' if row['answer'] == row.get('truth') else 'wrong'})"
         assert row["question"] in demo.told
         if "truth" in row:
             assert row["truth"] == known[row["question"]]
+            near = "right within a frame" if near_in_time(row["answer"], row["truth"]) else "wrong"
+            verdict = f"({'right' if row['answer'] == row['truth'] else near})"
             assert f"the truth is {row['truth']}  {verdict}" in demo.told
+
+
+def test_the_demo_judges_times_as_the_evaluation_does() -> None:
+    verdict = runpy.run_path(str(EXAMPLES / "demo.py"))["verdict"]
+    assert "right within a frame" in verdict("0.8 seconds", "0.6 seconds")
+    assert "[green]right[/]" in verdict("0.6 seconds", "0.6 seconds")
+    assert "wrong" in verdict("0.9 seconds", "0.6 seconds")
 
 
 def test_the_commands_that_the_demo_names_work(

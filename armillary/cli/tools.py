@@ -1,23 +1,33 @@
 """`simulate`, `train`, `eval` and `convert`: data, weights and figures."""
 
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from armillary import terminal
+from armillary import arguments, terminal
 from armillary.cli.app import app, load_world
 from armillary.errors import BadRequest, nearest
 from armillary.terminal import guarded, log, note, progress, say, say_json
+
+if TYPE_CHECKING:
+    from armillary.eval.playing import Game, Player
 
 
 @app.command()
 @guarded
 def simulate(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder to make; with --policy a film, .mp4 or .gif.")
-    ],
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The folder to make; with --policy a film, .mp4 or .gif, of the first 20 games, if wanted.",
+        ),
+    ] = None,
     kind: Annotated[
         list[str] | None,
         typer.Option(help="still, push, wander or slide; may be repeated.  [default: all that fit]"),
@@ -51,7 +61,7 @@ def simulate(
 
     A policy looks again after every chunk of actions, at starts that no training saw. The film shows what
     was imagined beside what happened; with --candidates the same starts are also played with one candidate
-    and with a random one.
+    and with a random one. Without -o there is no film.
 
     \b
     armillary simulate --policy pocket --episodes 20 -o played.mp4
@@ -59,10 +69,12 @@ def simulate(
     """
     if policy is None:
         _only("policy", episodes=episodes, candidates=candidates)
+        if output is None:
+            raise BadRequest("output", None, "name a folder to make, such as -o scenes")
         _make_data_set(output, kind, count or 100, frames or 9, form or "jsonl", split or "train", seed)
     else:
         _only(None, kind=kind, count=count, frames=frames, format=form, split=split)
-        _play(output, policy, range(seed, seed + (episodes or 8)), candidates)
+        _play(output, policy, _starts(seed, episodes or 8), candidates)
 
 
 def _only(needed: str | None, **options: Any) -> None:
@@ -98,30 +110,59 @@ def _make_data_set(
     say(str(output))
 
 
-def _play(output: Path, model: str, episodes: range, candidates: int | None) -> None:
-    from armillary.eval.playing import alone, at_random, film, judged, play
-    from armillary.eval.scores import share
+def _starts(first: int, count: int) -> range:
+    from armillary.eval.playing import LAST
 
-    path = terminal.clip_path(output, picture=False, sound=False)
+    arguments.whole(count, "episodes", 1, LAST)
+    arguments.whole(first, "seed", 0, LAST - count)
+    return range(first, first + count)
+
+
+def _play(output: Path | None, model: str, episodes: range, candidates: int | None) -> None:
+    from armillary.eval.playing import alone, at_random, film, judged
+
+    path = None if output is None else _film_path(output)
     world = load_world(model, adapter=None)
-    players = {"one candidate": alone(world, show=candidates is None)}
+    players = {"one candidate": alone(world, show=path is not None and candidates is None)}
     if candidates is not None:
         players = {f"the best of {candidates}, judged": judged(world, candidates), **players}
         players[f"a random one of {candidates}"] = at_random(world, candidates)
-    results = dict[str, list[bool]]()
-    for name, player in players.items():
-        with progress(name) as tell:
-            games = play(player, episodes, tell=tell)
-        if not results:  # the first is the one to watch
+    for number, (name, player) in enumerate(players.items()):
+        games = _games(name, player, episodes)
+        if path is not None and number == 0:  # the first is the one to watch
             film(games).save(path)
-            for number, game in zip(episodes, games, strict=True):
-                told = f"{'success' if game.success else 'failed'} after {game.moves} moves"
-                note(f"{number}: {game.instruction}: {told}")
-        results[name] = [game.success for game in games]
-    for name, right in results.items():
-        found = share(right)
-        say(f"{name}: success {found.value:.2f} ({found.low:.2f} to {found.high:.2f}, n = {found.n})")
-    say(str(path))
+    if path is not None:
+        say(str(path))
+
+
+def _games(name: str, player: "Player", episodes: range) -> "list[Game]":
+    """Play, tell each result as it comes, and give back as many games as a film shows."""
+    from armillary.eval.playing import FILMED, Game, play
+    from armillary.eval.scores import share
+
+    games, right = list[Game](), list[bool]()
+    with progress(name) as tell:
+        for number, game in zip(episodes, play(player, episodes), strict=True):
+            right.append(game.success)
+            games += [game] * (len(games) < FILMED)
+            tell(len(right), len(episodes))
+            result = f"{'success' if game.success else 'failed'} after {game.moves} moves"
+            log(f"{name}: {number}: {game.instruction}: {result}")
+    found = share(right)
+    say(f"{name}: success {found.value:.2f} ({found.low:.2f} to {found.high:.2f}, n = {found.n})")
+    return games
+
+
+def _film_path(output: Path) -> Path:
+    """Where the film may be written, tried before anything is played. Raises BadRequest."""
+    try:
+        path = terminal.clip_path(output, picture=False, sound=False)
+        with suppress(FileNotFoundError):
+            path.lstat()  # a name may be too long
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise BadRequest("output", str(output), f"cannot be written: {error.strerror}") from None
+    return path
 
 
 @app.command()
@@ -169,13 +210,15 @@ def evaluate(
     from armillary.eval import evaluate as measure
     from armillary.eval.report import line
 
-    result = measure(model, suites=suite or None, quick=quick, n=n, out=out, tell=note)
-    if as_json:
-        say_json(result)
-        return
-    for name, found in result["suites"].items():
-        for figure in found["figures"]:
-            say(f"{name}: {line(figure)}")
+    def show(result: dict[str, Any]) -> None:
+        if as_json:
+            say_json(result)
+            return
+        for name, found in result["suites"].items():
+            for figure in found["figures"]:
+                say(f"{name}: {line(figure)}")
+
+    measure(model, suites=suite or None, quick=quick, n=n, out=out, tell=note, on_result=show)
 
 
 @app.command()

@@ -4,9 +4,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
+from armillary import arguments
 from armillary.errors import BadRequest
 
 __all__ = ["evaluate"]
@@ -22,6 +22,7 @@ def evaluate(
     n: int | None = None,
     out: str | os.PathLike[str] | None = None,
     tell: Callable[[str], None] = print,
+    on_result: Callable[[dict[str, Any]], object] = lambda _result: None,
 ) -> dict[str, Any]:
     """Run suites on a checkpoint that knows the table-top, and return every figure with interval, baselines
     and bar.
@@ -29,12 +30,13 @@ def evaluate(
     model: as in `armillary.load`. suites: their names, all of them if left out: codecs, reasoner, image,
     video, sound, dynamics, policy. n: cases a figure, 256 if left out and 24 if `quick`. out: a folder for
     the report: `<name>.md`, `<name>.json` and `pictures/`. tell: hears what is being done, and each figure.
-    The same checkpoint gives the same figures each time. Raises BadRequest for an unknown suite, fewer than
-    4 cases, n beside quick, and a checkpoint that lacks a part.
+    on_result: hears what will be returned, before the report is written. The same checkpoint gives the same
+    figures each time. Raises BadRequest for an unknown suite, fewer than 4 cases, n beside quick, a folder in
+    which nothing can be written, and a suite that needs a part which the checkpoint lacks.
     """
     from armillary.eval import report
     from armillary.eval.bench import Bench
-    from armillary.eval.suites import choose, run
+    from armillary.eval.suites import choose, require, run
     from armillary.loading import load
 
     names, count = choose(suites), (QUICK_CASES if quick else CASES) if n is None else n
@@ -42,7 +44,12 @@ def evaluate(
         raise BadRequest("n", n, f"quick means {QUICK_CASES} cases; give n or quick, not both")
     if count < 4:
         raise BadRequest("n", n, "a figure needs at least 4 cases")
+    folder = None if out is None else arguments.path(out, "out")
+    stem = arguments.path(model, "model").absolute().name
+    if folder is not None:
+        report.check_place(folder, stem)
     began, world = time.perf_counter(), load(model)
+    require(world.parts, names)
     outcomes, seconds = {}, dict[str, float]()
     for name, outcome, spent in run(Bench(world.parts, count), names, tell):
         outcomes[name], seconds[name] = outcome, spent
@@ -61,8 +68,9 @@ def evaluate(
             for name, outcome in outcomes.items()
         },
     }
-    if out is not None:
-        tell(f"written: {report.write(Path(out), Path(os.fspath(model)).name, result, outcomes)}")
+    on_result(result)
+    if folder is not None:
+        tell(f"written: {report.write(folder, stem, result, outcomes)}")
     return result
 
 

@@ -346,7 +346,7 @@ def _judged(bench: Bench) -> list[Figure]:
     gain = [float(x) - y for x, y in zip(best, average, strict=True)]
     return [
         Figure(f"{name}: success", share(best), beside=beside),
-        Figure(f"{name}: above one at random", mean(gain), bar=0.05 if some else None),
+        Figure(f"{name}: above one at random", mean(gain), bar=0.05),
     ]
 
 

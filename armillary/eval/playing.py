@@ -3,7 +3,7 @@
 Shape letters: T frames, H W height and width in pixels, S height and width of a shown frame.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,9 +21,9 @@ from armillary.world import World
 
 MOVES: Final = 16  # after which a start counts as failed: twice what the expert needs
 SEEDS: Final = 1000  # between two decisions: more than the candidates of one
+LAST: Final = 10**15  # number of a start: with it the seeds of decisions still are seeds
+FILMED: Final = 20  # games in a film at most, each some 25 MB until it is written
 SCALE, LINE, GAP = 4, 20, 8  # of the film: pixels a pixel, height of a line of text, space between things
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,10 @@ def at_random(world: World, candidates: int) -> Player:
     return decide
 
 
-def play(player: Player, episodes: Sequence[int], *, tell: Callable[[int, int], object]) -> list[Game]:
-    """Play the starts of these numbers, of the test split; `tell` hears how many of how many are done."""
-    table, games = TabletopEnv(), list[Game]()
-    for number in episodes:
-        games.append(_game(table, player, number))
-        tell(len(games), len(episodes))
-    return games
+def play(player: Player, episodes: Sequence[int]) -> Iterator[Game]:
+    """The games from the starts of these numbers, of the test split, as they are played."""
+    table = TabletopEnv()
+    return (_game(table, player, number) for number in episodes)
 
 
 def _game(table: TabletopEnv, player: Player, number: int) -> Game:

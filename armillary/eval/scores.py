@@ -16,6 +16,7 @@ from armillary.media.source import Pixels
 
 RESAMPLES: Final = 1000
 SEED: Final = 0
+FEWEST: Final = 20  # cases on which a bar is said to be reached or missed
 _Z = 1.959964  # of a two-sided 95 % interval
 
 Table = NDArray[np.float64]
@@ -34,7 +35,7 @@ class Score:
     def to_dict(self) -> dict[str, float | int | None]:
         """For JSON, where NaN is null."""
         numbers = {"value": self.value, "low": self.low, "high": self.high}
-        return {k: round(v, 4) if math.isfinite(v) else None for k, v in numbers.items()} | {"n": self.n}
+        return {k: round(v, 6) if math.isfinite(v) else None for k, v in numbers.items()} | {"n": self.n}
 
 
 NO_CASE: Final = Score(math.nan, math.nan, math.nan, 0)
@@ -113,8 +114,8 @@ class Figure:
 
     @property
     def reached(self) -> bool | None:
-        """Is the score at the bar or better? None without a bar."""
-        if self.bar is None:
+        """Is the score at the bar or better? None without a bar, and where there are too few cases."""
+        if self.bar is None or self.score.n < FEWEST:
             return None
         return self.score.value <= self.bar if self.smaller_is_better else self.score.value >= self.bar
 
@@ -126,5 +127,6 @@ class Figure:
             **self.score.to_dict(),
             "beside": {name: score.to_dict() for name, score in self.beside.items()},
             "bar": self.bar,
+            "smaller_is_better": self.smaller_is_better,
             "reached": self.reached,
         }

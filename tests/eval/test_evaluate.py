@@ -1,6 +1,7 @@
 """The whole evaluation, on a checkpoint that has learnt nothing."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 
 from armillary.errors import BadRequest
 from armillary.eval import asking, evaluate
+from armillary.eval.suites import NEEDS, SUITES, require
+from armillary.loading import load
 
 
 def quiet(_line: str) -> None:
@@ -51,3 +54,21 @@ def test_what_cannot_be_evaluated_is_refused(untrained: Path, options: dict[str,
     with pytest.raises(BadRequest) as refused:
         evaluate(untrained, tell=quiet, **options)
     assert refused.value.field == field
+
+
+def test_a_part_that_is_lacking_is_named_before_anything_is_measured(untrained: Path) -> None:
+    parts = load(untrained, device="cpu").parts
+    assert NEEDS.keys() == SUITES.keys()
+    require(parts, tuple(SUITES))
+    deaf, blind = replace(parts, audio=None), replace(parts, sight=None)
+    named = "needs sound and an audio encoder, which this checkpoint has not; choose others: "
+    for names in (("image", "sound"), ("sound",)):
+        with pytest.raises(
+            BadRequest, match=f"^suite='sound': {named}reasoner, image, video, dynamics, policy$"
+        ):
+            require(deaf, names)
+    require(deaf, ("reasoner", "image", "video", "dynamics", "policy"))
+    with pytest.raises(BadRequest, match=r"^suite='policy': needs a vision tower"):
+        require(blind, ("image", "policy"))
+    with pytest.raises(BadRequest, match="no other suite does without"):
+        require(replace(blind, video=None), ("reasoner",))

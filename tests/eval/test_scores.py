@@ -48,7 +48,13 @@ def test_psnr_of_a_known_error() -> None:
     ("value", "smaller", "reached"), [(0.9, False, True), (0.8, False, False), (0.8, True, True)]
 )
 def test_a_bar_is_reached_from_its_right_side(value: float, smaller: bool, reached: bool) -> None:
-    score = Score(value, value, value, 1)
+    score = Score(value, value, value, 20)
     assert Figure("x", score, bar=0.85, smaller_is_better=smaller).reached is reached
     assert Figure("x", score).reached is None
-    assert Figure("x", share([]), bar=0.5).reached is False
+
+
+def test_a_bar_is_not_judged_on_fewer_than_twenty_cases() -> None:
+    for n, reached in ((0, None), (19, None), (20, True), (43, True)):
+        figure = Figure("x", share([True] * n), bar=0.5)
+        assert figure.reached is reached
+        assert figure.to_dict()["reached"] is reached
