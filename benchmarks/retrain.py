@@ -11,7 +11,8 @@ baselines that is above them as shipped. Started again, it goes on.
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +35,53 @@ def settings(recipe: Path, share: float, seed: int, folder: Path) -> list[str]:
     return [f"seed={seed}", f"folder={folder}", *smaller]
 
 
-def side_by_side(shipped: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[str]:
-    """One line a figure: as shipped, again, and the best of what stands beside it without skill."""
-    yield f"{'':62}{'shipped':>9}{'again':>9}{'no skill':>10}"
+@dataclass(frozen=True)
+class Row:
+    """A figure as shipped, again, and the best of what stands beside it each time without skill."""
+
+    name: str
+    values: tuple[float | None, float | None]
+    blind: tuple[float | None, float | None]
+    smaller_is_better: bool
+
+    def skilled(self) -> tuple[bool, bool]:
+        """Is it better than no skill, as shipped and again?"""
+        shipped, again = zip(self.values, self.blind, strict=True)
+        return self._above(*shipped), self._above(*again)
+
+    def _above(self, value: float | None, blind: float | None) -> bool:
+        blind = 0.0 if blind is None else blind
+        return value is not None and (value < blind if self.smaller_is_better else value > blind)
+
+
+def rows(shipped: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[Row]:
     for suite, found in again["suites"].items():
         before = {f["name"]: f for f in shipped["suites"].get(suite, {"figures": []})["figures"]}
         for f in found["figures"]:
-            blind = [s["value"] for name, s in f["beside"].items() if "ceiling" not in name]
-            known = [value for value in blind if value is not None]
-            best = (min if f["unit"] == "px" else max)(known) if known else None
-            values = (before.get(f["name"], {}).get("value"), f["value"], best)
-            told = ["–" if value is None else f"{value:.3f}" for value in values]
-            yield f"{suite + ': ' + f['name']:62}{told[0]:>9}{told[1]:>9}{told[2]:>10}"
+            pair = before.get(f["name"], {}), f
+            values = pair[0].get("value"), f["value"]
+            blind = _without_skill(pair[0]), _without_skill(f)
+            yield Row(f"{suite}: {f['name']}", values, blind, f["unit"] == "px")
+
+
+def _without_skill(figure: Mapping[str, Any]) -> float | None:
+    beside = figure.get("beside", {}).items()
+    known = [s["value"] for name, s in beside if "ceiling" not in name and s["value"] is not None]
+    return (min if figure["unit"] == "px" else max)(known) if known else None
+
+
+def side_by_side(found: Sequence[Row]) -> Iterator[str]:
+    """A line a figure, and at the end how many are above no skill both times."""
+    yield f"{'':64}{'shipped':>9}{'again':>9}{'no skill':>10}"
+    for row in found:
+        told = ["–" if value is None else f"{value:.3f}" for value in (*row.values, row.blind[1])]
+        yield f"{row.name:64}{told[0]:>9}{told[1]:>9}{told[2]:>10}"
+    skilled = [(row.name, row.skilled()) for row in found]
+    lost = [name for name, (before, now) in skilled if before and not now]
+    before = sum(b for _, (b, _) in skilled)
+    kept = before - len(lost)
+    yield f"{kept} of the {before} figures that are above no skill as shipped are so again; not so:"
+    yield from (f"  {name}" for name in lost)
 
 
 def main() -> None:
@@ -60,7 +96,7 @@ def main() -> None:
     checkpoint = run(read_recipe(recipe, chosen), tell=print)
     again = evaluate(checkpoint, n=given.n, out=given.folder / "report")
     shipped = json.loads((ROOT / "docs" / "pocket.json").read_text(encoding="utf-8"))
-    print("\n".join(side_by_side(shipped, again)))
+    print("\n".join(side_by_side([*rows(shipped, again)])))
 
 
 if __name__ == "__main__":
