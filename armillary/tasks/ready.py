@@ -50,6 +50,7 @@ def read_facts(name: str, folder: Path) -> Facts:
     with describing(folder):
         checkpoint = Checkpoint(folder)
         checkpoint.check_family()
+        checkpoint.check_answers()
         require_listed(checkpoint)
         traits, config, vae = checkpoint.traits, checkpoint.config, checkpoint.part("vae")
         clip, width = defaults(checkpoint, "video"), traits.action_dim or 0 if traits.action_gen else 0
