@@ -5,6 +5,7 @@ builds modules on the meta device and assigns tensors one at a time; every missi
 tensor is named before any is read, and nothing falls back.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -29,6 +30,7 @@ from armillary.shards import (
     index_of,
     listed,
     read_json,
+    read_tensor,
     renamed,
     stored,
     tensors,
@@ -38,6 +40,7 @@ from armillary.shards import (
 
 TRANSFORMER = "diffusion_pytorch_model"  # the stem of weight files in diffusers' folders
 PIPELINE = "Cosmos3OmniPipeline"
+ACTION_PORT = ("in.bias", "out.bias", "in.fc", "out.fc")  # a row of each for every robot
 
 
 KNOWN = {*published_config(Config(), Traits()), *UNUSED, "quantization_config"}
@@ -136,6 +139,28 @@ class Checkpoint:
         return tuple(k for k in promised if not any(n.startswith(HEADS[k]) for n in self.stored))
 
     @cached_property
+    def untaught(self) -> frozenset[int]:
+        """Action ports that no training has touched: they are all alike to the bit, with biases of zero.
+
+        Any step of training moves the biases. Where all are zero nothing can be told, and none is named.
+        """
+        if not self.settings.get("action_gen", False) or not any(
+            (self.folder / "transformer").glob("*.safetensors")
+        ):
+            return frozenset()
+        found = [self.stored.get(f"action_proj_{name}.weight") for name in ACTION_PORT]
+        if not all(entry and len(entry.shape) == 2 for entry in found):
+            return frozenset()  # refused when it is loaded
+        *biases, enter, leave = (read_tensor(entry) for entry in found if entry)
+        ports = range(min(len(rows) for rows in (*biases, enter, leave)))
+        still = [port for port in ports if not any(rows[port].any() for rows in biases)]
+        if len(still) == len(ports):
+            return frozenset()
+        told = {port: _bytes(enter[port]) + _bytes(leave[port]) for port in still}
+        alike = Counter(told.values())
+        return frozenset(port for port, numbers in told.items() if alike[numbers] > 1)
+
+    @cached_property
     def settings(self) -> dict[str, Any]:
         """`transformer` without the heads that are absent."""
         return self.transformer | {f"{kind}_gen": False for kind in self.absent_heads}
@@ -209,6 +234,10 @@ class Checkpoint:
         """The config of a codec folder, or None if the checkpoint has no such part."""
         path = self.folder / name / "config.json"
         return read_json(path) if path.exists() else None
+
+
+def _bytes(row: Tensor) -> bytes:
+    return row.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def check(module: nn.Module, found: Stored, where: Path) -> None:
