@@ -315,11 +315,6 @@ def check_body(robot: Robot, *, ports: int, room: int, untaught: Collection[int]
     robot.require_known()
     if not 0 <= robot.domain < ports:
         raise BadRequest("domain", robot.name, f"has port {robot.domain}; this checkpoint has {ports}")
-    if robot.domain in untaught:
-        names = {body.domain: f" ({body.name})" for body in ROBOTS.values()}
-        known = ", ".join(f"{port}{names.get(port, '')}" for port in range(ports) if port not in untaught)
-        message = f"has port {robot.domain}, which this checkpoint was never taught; it was taught {known}"
-        raise BadRequest("domain", robot.name, message)
     if robot.width == 0 or (robot.width or 0) > room:
         raise BadRequest(
             "domain", robot.name, f"has {robot.width} columns; this checkpoint holds 1 to {room}"
@@ -328,6 +323,11 @@ def check_body(robot: Robot, *, ports: int, room: int, untaught: Collection[int]
         raise BadRequest("chunk", robot.chunk, f"must be a multiple of {TIME_FACTOR}")
     if robot.view not in VIEWPOINTS:
         raise BadRequest("view", robot.view, f"known views are {', '.join(VIEWPOINTS)}")
+    if robot.domain in untaught:
+        names = {body.domain: f" ({body.name})" for body in ROBOTS.values()}
+        known = ", ".join(f"{port}{names.get(port, '')}" for port in range(ports) if port not in untaught)
+        message = f"has port {robot.domain}, which this checkpoint was never taught; it was taught {known}"
+        raise BadRequest("domain", robot.name, message)
 
 
 def _width(robot: Robot) -> int:
