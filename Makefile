@@ -53,12 +53,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing into .venv (about 1 GB, a few minutes)"
+	@echo "installing into .venv (about 1.5 GB, a few minutes)"
 	@$(INSTALL) -e '.[sim,serve]'
 	@touch $@
 
 .venv/.test: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing into .venv (about 1 GB, a few minutes)"
+	@echo "installing into .venv (about 1.5 GB, a few minutes)"
 	@$(INSTALL) -e '.[test]'
 	@$(INSTALL) --no-deps openpi-client # it asks for numpy 1 and works with 2
 	@touch $@ .venv/.demo

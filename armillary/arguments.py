@@ -49,6 +49,13 @@ def positive(value: object, field: str) -> float:
     return number
 
 
+def numbers(values: Sequence[Any], field: str, count: int, *, above: float = -math.inf) -> None:
+    """So many finite numbers, each more than `above`."""
+    if len(values) != count or not all(isinstance(x, int | float) and above < x < math.inf for x in values):
+        kind = "finite numbers" if above == -math.inf else f"finite numbers above {above:g}"
+        raise BadRequest(field, values, f"needs {count} {kind}")
+
+
 def one_of(value: object, field: str, legal: Collection[str]) -> str:
     """One of some words."""
     if not isinstance(value, str) or value not in legal:

@@ -42,6 +42,7 @@ class Facts:
     edit_side: int = 512  # pixels on the longer side of an edited picture
     robots: tuple[str, ...] = ()
     ports: int = 0  # of actions: how many robots the network can tell apart
+    untaught: frozenset[int] = frozenset()  # ports that no training has touched
     action_width: int = 0  # numbers of an action, at most
     fixed_steps: bool = False  # a few-step student: its schedule is part of its weights
     memory: str | None = None  # where it is loaded: the memory mode

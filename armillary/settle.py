@@ -173,7 +173,9 @@ def settle_act(
         raise BadRequest("model", facts.model, "has no action port: it knows no robots")
     if request.domain not in facts.robots:
         close, known = " or ".join(nearest(request.domain, facts.robots)), ", ".join(facts.robots)
-        raise BadRequest("domain", request.domain, f"no such robot here; nearest: {close}; all: {known}")
+        raise BadRequest(
+            "domain", request.domain, f"this model knows no such robot; nearest: {close}; all: {known}"
+        )
     judged = _choice(request, facts) if isinstance(request, ChoiceRequest) else {}
     if judged and isinstance(request, PolicyRequest) and request.state is not None:
         raise BadRequest(

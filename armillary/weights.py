@@ -5,9 +5,10 @@ builds modules on the meta device and assigns tensors one at a time; every missi
 tensor is named before any is read, and nothing falls back.
 """
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from armillary import arguments
 from armillary.errors import BadRequest
 from armillary.lowbit import LowBitLinear, lower
 from armillary.model import Config, Network
 from armillary.names import HEADS, SHOWN, UNUSED, canonical, is_drawing, is_sight, published_name
+from armillary.published import MOST, Traits, network_config, published_config, reasoner_config
 from armillary.quantised import Quantised
 from armillary.shards import (
     SHARD_LIMIT,
@@ -27,6 +30,7 @@ from armillary.shards import (
     index_of,
     listed,
     read_json,
+    read_tensor,
     renamed,
     stored,
     tensors,
@@ -36,93 +40,7 @@ from armillary.shards import (
 
 TRANSFORMER = "diffusion_pytorch_model"  # the stem of weight files in diffusers' folders
 PIPELINE = "Cosmos3OmniPipeline"
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What `transformer/config.json` says beyond the network's numbers: how tokens are cut and placed."""
-
-    latent_channel: int = 48
-    latent_patch_size: int = 2
-    base_fps: float = 24.0
-    enable_fps_modulation: bool = True
-    action_gen: bool = False
-    action_dim: int | None = None
-    sound_gen: bool = False
-    sound_dim: int | None = None
-    sound_latent_fps: float = 25.0
-
-
-def network_config(published: Mapping[str, Any]) -> Config:
-    """Our architecture numbers from the published `transformer/config.json`; absent keys mean Nano's
-    values."""
-    get = published.get
-    features: dict[Any, int] = {"vision": get("patch_latent_dim", 192)}
-    if get("sound_gen", False):
-        features["sound"] = int(published["sound_dim"])
-    if get("action_gen", False):
-        features["action"] = int(published["action_dim"])
-    time, height, width = (
-        get("rope_axes_dim") or (get("rope_scaling") or {}).get("mrope_section") or (24, 20, 20)
-    )
-    act = get("hidden_act", "silu")
-    if act not in ("silu", "relu2"):
-        raise BadRequest("hidden_act", act, "this architecture knows silu and relu2")
-    text_norm = bool(get("qk_norm_for_text", True))
-    shown_norm = bool(get("use_und_k_norm_for_gen", False)) and not text_norm
-    if str(get("backbone_type", "")).startswith("cosmos3_edge") and not shown_norm:
-        raise BadRequest("use_und_k_norm_for_gen", shown_norm, "Edge cannot draw without this norm")
-    return Config(
-        width=get("hidden_size", 4096),
-        layers=get("num_hidden_layers", 36),
-        heads=get("num_attention_heads", 32),
-        kv_heads=get("num_key_value_heads", 8),
-        head_size=get("head_dim", 128),
-        mlp=get("intermediate_size", 12288),
-        vocabulary=get("vocab_size", 151936),
-        features=features,
-        domains=get("num_embodiment_domains", 32),
-        gated=act == "silu",
-        text_norm=text_norm,
-        shown_norm=shown_norm,
-        eps=get("rms_norm_eps", 1e-6),
-        rope_theta=get("rope_theta", 5e6),
-        rope_axes=(time, height, width),
-        margin=get("unified_3d_mrope_temporal_modality_margin", 15000),
-        time_scale=get("timestep_scale", 1e-3),
-    )
-
-
-def published_config(c: Config, traits: Traits) -> dict[str, Any]:
-    """The inverse of `network_config`: the dictionary that `transformer/config.json` holds."""
-    return {
-        "_class_name": "Cosmos3OmniTransformer",
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "head_dim": c.head_size,
-        "hidden_act": "silu" if c.gated else "relu2",
-        "hidden_size": c.width,
-        "intermediate_size": c.mlp,
-        "num_attention_heads": c.heads,
-        "num_embodiment_domains": c.domains,
-        "num_hidden_layers": c.layers,
-        "num_key_value_heads": c.kv_heads,
-        "patch_latent_dim": c.features["vision"],
-        "qk_norm_for_text": c.text_norm,
-        "rms_norm_eps": c.eps,
-        "rope_scaling": {
-            "mrope_section": list(c.rope_axes),
-            "mrope_interleaved": True,
-            "rope_type": "default",
-        },
-        "rope_theta": c.rope_theta,
-        "timestep_scale": c.time_scale,
-        "unified_3d_mrope_reset_spatial_ids": True,
-        "unified_3d_mrope_temporal_modality_margin": c.margin,
-        "use_und_k_norm_for_gen": c.shown_norm,
-        "vocab_size": c.vocabulary,
-        **asdict(traits),
-    }
+ACTION_PORT = ("in.bias", "out.bias", "in.fc", "out.fc")  # a row of each for every robot
 
 
 KNOWN = {*published_config(Config(), Traits()), *UNUSED, "quantization_config"}
@@ -133,15 +51,6 @@ def is_reasoner(folder: Path) -> bool:
     path = folder / "config.json"
     alone = not (folder / "model_index.json").exists() and path.is_file()
     return alone and str(read_json(path).get("model_type", "")).startswith("cosmos3_")
-
-
-def reasoner_config(root: Mapping[str, Any]) -> dict[str, Any]:
-    """What a reasoner's `config.json` says, in the words of `transformer/config.json`."""
-    text = root["text_config"]
-    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    theta = rope.get("rope_theta", text.get("rope_theta", 5e6))
-    normed = root["model_type"] != "cosmos3_edge"
-    return {**text, "rope_scaling": rope, "rope_theta": theta, "qk_norm_for_text": normed}
 
 
 @dataclass(frozen=True)
@@ -181,7 +90,24 @@ class Checkpoint:
 
     @cached_property
     def scheduler(self) -> dict[str, Any]:
-        return {} if self.reads_only else read_json(self.folder / "scheduler" / "scheduler_config.json")
+        """How its sampler steps; empty for a reasoner."""
+        if self.reads_only:
+            return {}
+        found = read_json(self.folder / "scheduler" / "scheduler_config.json")
+        if "flow_shift" in found:
+            arguments.positive(found["flow_shift"], "scheduler.flow_shift")
+        for sigma in (found.get("fixed_step_sampler_config") or {}).get("t_list") or ():
+            arguments.positive(sigma, "scheduler.fixed_step_sampler_config.t_list")
+        return found
+
+    @cached_property
+    def stops(self) -> list[int]:
+        """The tokens that end an answer, by `generation_config.json`."""
+        path = self.folder / "generation_config.json"
+        named: Any = read_json(path).get("eos_token_id") if path.exists() else None
+        ids: list[Any] = named if isinstance(named, list) else [] if named is None else [named]
+        last = self.config.vocabulary - 1
+        return [arguments.whole(i, "generation_config.eos_token_id", 0, last) for i in ids]
 
     @cached_property
     def stored(self) -> Stored:
@@ -213,6 +139,28 @@ class Checkpoint:
         return tuple(k for k in promised if not any(n.startswith(HEADS[k]) for n in self.stored))
 
     @cached_property
+    def untaught(self) -> frozenset[int]:
+        """Action ports that no training has touched: they are all alike to the bit, with biases of zero.
+
+        Any step of training moves the biases. Where all are zero nothing can be told, and none is named.
+        """
+        if not self.settings.get("action_gen", False) or not any(
+            (self.folder / "transformer").glob("*.safetensors")
+        ):
+            return frozenset()
+        found = [self.stored.get(f"action_proj_{name}.weight") for name in ACTION_PORT]
+        if not all(entry and len(entry.shape) == 2 for entry in found):
+            return frozenset()  # refused when it is loaded
+        *biases, enter, leave = (read_tensor(entry) for entry in found if entry)
+        ports = range(min(len(rows) for rows in (*biases, enter, leave)))
+        still = [port for port in ports if not any(rows[port].any() for rows in biases)]
+        if len(still) == len(ports):
+            return frozenset()
+        told = {port: _bytes(enter[port]) + _bytes(leave[port]) for port in still}
+        alike = Counter(told.values())
+        return frozenset(port for port, numbers in told.items() if alike[numbers] > 1)
+
+    @cached_property
     def settings(self) -> dict[str, Any]:
         """`transformer` without the heads that are absent."""
         return self.transformer | {f"{kind}_gen": False for kind in self.absent_heads}
@@ -229,7 +177,9 @@ class Checkpoint:
     @property
     def longest(self) -> int | None:
         """Tokens that the reasoner was made to read, if its config is here and says so."""
-        return self.root.get("text_config", {}).get("max_position_embeddings")
+        count = self.root.get("text_config", {}).get("max_position_embeddings")
+        field = "config.text_config.max_position_embeddings"
+        return None if count is None else arguments.whole(count, field, 1, MOST)
 
     @property
     def is_edge(self) -> bool:
@@ -276,10 +226,18 @@ class Checkpoint:
         if not kind.startswith("Cosmos3"):
             raise BadRequest("model", str(self.folder), f"holds a {kind}, which is no Cosmos 3 model")
 
+    def check_answers(self) -> None:
+        """Refuse numbers by which no answer could be begun or ended."""
+        _ = self.longest, self.stops
+
     def part(self, name: str) -> dict[str, Any] | None:
         """The config of a codec folder, or None if the checkpoint has no such part."""
         path = self.folder / name / "config.json"
         return read_json(path) if path.exists() else None
+
+
+def _bytes(row: Tensor) -> bytes:
+    return row.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def check(module: nn.Module, found: Stored, where: Path) -> None:

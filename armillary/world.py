@@ -36,7 +36,7 @@ from armillary.tasks.denoise import SamplingOptions
 from armillary.tasks.generate import Made
 from armillary.tasks.generate import generate as draw_clips
 from armillary.tasks.inputs import ClipSource
-from armillary.tasks.judge import Judge, choose_policy
+from armillary.tasks.judge import asked_judge, choose_policy
 from armillary.tasks.parts import Parts
 from armillary.tasks.ready import Drawing, acting, drawing, forward, question, upsampling
 from armillary.tasks.reason import Reasoner, drain, gather
@@ -227,6 +227,7 @@ class World:
         ready, clock = drawing({"prompt": prompt, "n": n, **options}, self.facts), _Clock(on_step)
         ready = self._upsampled(ready) if ready.request.upsample else ready
         request, receipt, numbers = ready.request, ready.receipt, ready.numbers
+        judge = asked_judge(self.parts, request.judge, request.wanted)
         made = draw_clips(
             self.parts,
             ready.wording,
@@ -236,8 +237,7 @@ class World:
             count=request.candidates or n or 1,
             options=clock.options(numbers),
         )
-        if request.judge is not None:
-            judge = Judge(request.judge, request.wanted)
+        if judge is not None:
             choice = judge.choose(self.parts, [x.clip() for x in made], numbers.seed)
             return self._clip(made[choice.best], replace(receipt, choice=choice.to_dict()), clock)
         clips = [self._clip(x, receipt.seeded(i), clock) for i, x in enumerate(made)]
@@ -343,10 +343,10 @@ class World:
         request, receipt = ready.request, ready.receipt
         case = self.parts, request.prompt, ready.pixels, ready.body
         how: dict[str, Any] = {"negative": request.negative or "", "options": clock.options(ready.numbers)}
-        if request.judge is None or request.candidates is None:
+        judge = asked_judge(self.parts, request.judge, request.wanted)
+        if judge is None or request.candidates is None:
             actions = act.policy(*case, state=request.state, decode_clip=request.decode, **how)
         else:
-            judge = Judge(request.judge, request.wanted)
             actions, choice = choose_policy(*case, judge=judge, count=request.candidates, **how)
             actions = actions if request.decode else replace(actions, clip=None)
             receipt = replace(receipt, choice=choice.to_dict())

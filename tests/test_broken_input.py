@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from armillary import terminal
+from armillary.codecs.sight import PictureRules, picture_size
 from armillary.errors import BadRequest, Cancelled
 from armillary.loading import load, validate
 from armillary.media import Clip, read_clip, read_picture
@@ -136,7 +137,7 @@ def test_a_damaged_json_file_is_named(tmp_path: Path, content: bytes) -> None:
         ("transformer/config.json", '{"action_gen": true}'),
         ("transformer/config.json", '{"rope_scaling": 5}'),
         ("vae/config.json", '{"scale_factor_temporal": null}'),
-        ("scheduler/scheduler_config.json", '{"flow_shift": "x"}'),
+        ("scheduler/scheduler_config.json", '{"fixed_step_sampler_config": 5}'),
     ],
 )
 def test_a_config_of_wrong_types_is_one_sentence(folder: Path, file: str, content: str) -> None:
@@ -152,6 +153,52 @@ def test_a_config_of_wrong_types_is_one_sentence(folder: Path, file: str, conten
     finally:
         path.write_text(whole)
     assert read_facts("whole", folder).draws
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "value"),
+    [
+        ("preprocessor_config.json", "patch_size", -1),
+        ("preprocessor_config.json", "patch_size", 8),
+        ("preprocessor_config.json", "merge_size", 3),
+        ("preprocessor_config.json", "max_pixels", -5),
+        ("preprocessor_config.json", "image_mean", ["a", 0, 0]),
+        ("preprocessor_config.json", "image_std", [0, 0, 0]),
+        ("video_preprocessor_config.json", "patch_size", "a"),
+        ("video_preprocessor_config.json", "fps", 0),
+        ("video_preprocessor_config.json", "min_frames", -1),
+        ("scheduler/scheduler_config.json", "flow_shift", -3),
+        ("scheduler/scheduler_config.json", "flow_shift", "x"),
+        ("transformer/config.json", "base_fps", 0),
+        ("transformer/config.json", "latent_patch_size", 0),
+        ("transformer/config.json", "rope_theta", 0),
+        ("transformer/config.json", "num_attention_heads", 0),
+        ("transformer/config.json", "unified_3d_mrope_temporal_modality_margin", "a"),
+        ("vae/config.json", "latents_std", [0] * 8),
+        ("vae/config.json", "latents_mean", [math.nan] * 8),
+        ("sound_tokenizer/config.json", "sampling_rate", 0),
+        ("generation_config.json", "eos_token_id", "x"),
+        ("generation_config.json", "eos_token_id", 768),
+        ("config.json", "text_config", {"max_position_embeddings": "a"}),
+    ],
+)
+def test_a_number_that_no_checkpoint_has_is_named(folder: Path, file: str, name: str, value: Any) -> None:
+    path = folder / file
+    whole = path.read_text()
+    path.write_text(json.dumps({**json.loads(whole), name: value}))
+    try:
+        for look in (lambda: validate("generate", folder, prompt="x"), lambda: load(folder, device="cpu")):
+            with pytest.raises(BadRequest) as error:
+                look()
+            assert name in error.value.field
+    finally:
+        path.write_text(whole)
+
+
+def test_a_config_without_pixel_limits_looks_at_as_many_tokens_whatever_its_patches() -> None:
+    small, published = (PictureRules.from_dict({"patch_size": side}) for side in (4, 16))
+    assert (published.min_pixels, published.max_pixels) == (65536, 16777216)
+    assert picture_size(64, 64, small) == (64, 64)
 
 
 def test_whole_numbers_in_place_of_weights_are_named() -> None:

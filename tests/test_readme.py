@@ -129,7 +129,7 @@ def test_the_readme_is_one_sentence_a_picture_and_two_commands_first() -> None:
 def test_the_first_make_says_that_it_installs_and_for_how_long() -> None:
     make = ["make", "--dry-run", "--always-make", "demo"]
     told = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert 0 <= told.find("installing into .venv (about 1 GB, a few minutes)") < told.find("pip install")
+    assert 0 <= told.find("installing into .venv (about 1.5 GB, a few minutes)") < told.find("pip install")
 
 
 def test_the_changelog_names_every_command() -> None:

@@ -29,6 +29,7 @@ LAYERS = (
     ("media", "sequence"),
     ("answers", "attention", "lowbit", "robots", "sim", "step"),
     ("model", "quantised"),
+    ("published",),
     ("weights",),
     ("adapters", "codecs", "flow", "locate"),
     ("decode",),

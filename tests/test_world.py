@@ -343,6 +343,10 @@ def test_a_policy_gives_actions_and_what_they_would_look_like(world: World) -> N
             "^domain='pusht': these actions are for 'tabletop'",
         ),
         (
+            lambda w: w.forward_dynamics(PICTURE, Actions(PUSHES, "tabletop", 3.0), domain="tabletop"),
+            r"^actions\.fps=3\.0: tabletop acts 8 times a second",
+        ),
+        (
             lambda w: w.inverse_dynamics(Clip(CLIP.frames, 24.0), domain="tabletop"),
             r"^video\.fps=24\.0: tabletop acts 8 times a second",
         ),

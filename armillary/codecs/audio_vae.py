@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from armillary import arguments
 from armillary.errors import BadRequest
 
 DECODER_DILATIONS = (1, 3, 9)
@@ -78,6 +79,7 @@ class AudioVAEConfig:
     enc_num_layers: int = 12
 
     def __post_init__(self) -> None:
+        arguments.whole(self.sampling_rate, "sound_tokenizer.sampling_rate", 8000, 192000)
         self._agree("dec_c_mults", len(self.dec_c_mults), len(self.dec_strides), "entries, one a stride")
         self._agree("hop_size", self.hop, math.prod(self.dec_strides), "samples, the product of dec_strides")
         if self.encoder_enabled:

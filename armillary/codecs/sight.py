@@ -11,7 +11,7 @@ Shape letters: T frames, C channels, H and W pixels, N patches, P numbers a patc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -19,10 +19,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from armillary import arguments
 from armillary.codecs.qwen_vit import Grid
 from armillary.errors import BadRequest
 
 MAX_ASPECT = 200
+MOST = 2**31 - 1  # of any whole number in these files
 DEFAULT_FPS = 24.0  # of a clip that does not know its own rate
 
 
@@ -38,6 +40,14 @@ class PictureRules:
     min_pixels: int
     max_pixels: int
     edge: bool = False  # patches in (row, column, channel) order, and small pictures enlarged first
+    file: ClassVar[str] = "preprocessor_config"
+
+    def __post_init__(self) -> None:
+        for name in ("temporal_patch_size", "min_pixels"):
+            arguments.whole(getattr(self, name), f"{self.file}.{name}", 1, MOST)
+        arguments.whole(self.max_pixels, f"{self.file}.max_pixels", self.min_pixels, MOST)
+        arguments.numbers(self.image_mean, f"{self.file}.image_mean", 3)
+        arguments.numbers(self.image_std, f"{self.file}.image_std", 3, above=0)
 
     @property
     def factor(self) -> int:
@@ -47,7 +57,7 @@ class PictureRules:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Self:
         """Read the published json. An absent key takes Cosmos 3's value, not the class's default."""
-        return cls(**_shared_rules(config, "image_processor_type", 65536, 16777216))
+        return cls(**_shared_rules(config, cls.file, "image_processor_type", 64, 16384))
 
     def to_dict(self) -> dict[str, Any]:
         """The published json again."""
@@ -62,13 +72,20 @@ class ClipRules(PictureRules):
     fps: float = 2.0  # frames a second that are looked at
     min_frames: int = 4
     max_frames: int = 768
+    file: ClassVar[str] = "video_preprocessor_config"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        arguments.positive(self.fps, f"{self.file}.fps")
+        arguments.whole(self.min_frames, f"{self.file}.min_frames", 1, MOST)
+        arguments.whole(self.max_frames, f"{self.file}.max_frames", self.min_frames, MOST)
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> Self:
         """Read the published json. An absent key takes Cosmos 3's value, not the class's default."""
         names = ("fps", "min_frames", "max_frames")
         own = {name: config[name] for name in names if config.get(name) is not None}
-        return cls(**_shared_rules(config, "video_processor_type", 4096, 25165824), **own)
+        return cls(**_shared_rules(config, cls.file, "video_processor_type", 4, 24576), **own)
 
     def to_dict(self) -> dict[str, Any]:
         """The published json again."""
@@ -77,18 +94,25 @@ class ClipRules(PictureRules):
         return {"video_processor_type": kind} | _shared_json(self) | own
 
 
-def _shared_rules(config: Mapping[str, Any], type_key: str, shortest: int, longest: int) -> dict[str, Any]:
+def _shared_rules(
+    config: Mapping[str, Any], file: str, type_key: str, least: int, most: int
+) -> dict[str, Any]:
+    """least, most: tokens of a picture or clip where the file has no limits; those in pixels would be for one
+    size of patch, and make many more tokens of small ones."""
     edge = "Edge" in config.get(type_key, "") or config.get("temporal_patch_size") == 1
     size = config.get("size") or {}
+    patch = arguments.whole(config.get("patch_size", 16), f"{file}.patch_size", 1, MOST)
+    merge = arguments.whole(config.get("merge_size", 2), f"{file}.merge_size", 1, MOST)
+    token = (patch * merge) ** 2  # pixels
     return {
-        "patch_size": config.get("patch_size", 16),
+        "patch_size": patch,
         "temporal_patch_size": config.get("temporal_patch_size", 1 if edge else 2),
-        "merge_size": config.get("merge_size", 2),
+        "merge_size": merge,
         "image_mean": tuple(config.get("image_mean", (0.5, 0.5, 0.5))),
         "image_std": tuple(config.get("image_std", (0.5, 0.5, 0.5))),
         # Older files spell the limits min_pixels and max_pixels, which win over `size` as they do upstream.
-        "min_pixels": config.get("min_pixels") or size.get("shortest_edge", shortest),
-        "max_pixels": config.get("max_pixels") or size.get("longest_edge", longest),
+        "min_pixels": config.get("min_pixels") or size.get("shortest_edge", least * token),
+        "max_pixels": config.get("max_pixels") or size.get("longest_edge", most * token),
         "edge": edge,
     }
 

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from armillary import arguments
 from armillary.errors import BadRequest, nearest
 
 PIXELS_A_PIECE = 8_000_000  # bounds the memory of encoding: 8 frames of 720p at a time, 68 of 320x192
@@ -68,14 +69,14 @@ class WanVAEConfig:
             "patch_size": (self.patch_size, "the residual form needs one; the published value is 2"),
             "dim_mult": (growing, "each must be 1, 2 or 4 times the one before (from 1), the last two equal"),
             "temperal_downsample": (len(self.temperal_downsample) == halvings, f"needs {halvings} entries"),
-            "latents_mean": (len(self.latents_mean) == self.z_dim, f"needs z_dim = {self.z_dim} numbers"),
-            "latents_std": (len(self.latents_std) == self.z_dim, f"needs z_dim = {self.z_dim} numbers"),
             "scale_factor_temporal": (self.scale_factor_temporal == time, f"the halvings make it {time}"),
             "scale_factor_spatial": (self.scale_factor_spatial == space, f"patch and stages make it {space}"),
         }
         for name, (legal, rule) in rules.items():
             if not legal:
                 raise BadRequest(name, getattr(self, name), rule)
+        arguments.numbers(self.latents_mean, "latents_mean", self.z_dim)
+        arguments.numbers(self.latents_std, "latents_std", self.z_dim, above=0)
 
 
 @dataclass

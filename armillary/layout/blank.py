@@ -122,4 +122,4 @@ def _blank_sight(checkpoint: Checkpoint) -> Sight | None:
         if checkpoint.is_edge
         else _Qwen(QwenViTConfig.from_dict(root["vision_config"]))
     )
-    return Sight(tower, *sight_rules(checkpoint, tower.config.patch_size))
+    return Sight(tower, *sight_rules(checkpoint, tower.config))

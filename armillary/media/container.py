@@ -55,7 +55,7 @@ def open_container(
         try:
             with av.open(file, "r", options=limits, metadata_errors="replace") as container:
                 yield container
-        except FFmpegError as error:
+        except (FFmpegError, OSError) as error:  # PyAV hands on what the file itself raises, as it is
             message = f"cannot be decoded as a clip ({error.strerror}); it looks like {looks_like(file)}"
             raise BadRequest(field, shown(source), message) from error
 

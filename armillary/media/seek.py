@@ -48,7 +48,7 @@ def frames_by_jumps(
     try:
         for key, times in jumps(timeline, wanted):
             yield from _from_key(container, stream, timeline, key, times)
-    except (_LostError, FFmpegError):
+    except (_LostError, FFmpegError, OSError):
         return
 
 

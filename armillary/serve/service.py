@@ -69,7 +69,8 @@ class Service:
         """Raise BadRequest if this model cannot move the robot that is meant where none is named."""
         if self.domain is not None:
             facts = self.world.facts
-            check_body(self.robot(self.domain), ports=facts.ports, room=facts.action_width)
+            body = self.robot(self.domain)
+            check_body(body, ports=facts.ports, room=facts.action_width, untaught=facts.untaught)
 
     def check_model(self, model: str | None) -> None:
         if model is not None and model != self.model:

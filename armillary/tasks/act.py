@@ -7,7 +7,7 @@ Shape letters: T frames, H W height and width in pixels, Z latent channels, t h 
 width, K actions, D numbers of one action.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from armillary.errors import BadRequest
 from armillary.media import Clip
 from armillary.media.source import Pixels
 from armillary.prompts import VIEWPOINTS, action_caption
-from armillary.robots import Actions, Floats, Robot
+from armillary.robots import ROBOTS, Actions, Floats, Robot
 from armillary.tasks.defaults import defaults
 from armillary.tasks.denoise import (
     Contexts,
@@ -52,12 +52,12 @@ class _Job:
         """Pixels a latent, on a side."""
         return require_video(self.parts).config.scale_factor_spatial
 
-    def placement(self, frames_THW3: Pixels) -> Placement:
-        """Where on which canvas frames of this size stand."""
+    def placement(self, frames_THW3: Pixels, field: str = "image") -> Placement:
+        """Where on which canvas frames of this size stand. Raises BadRequest naming `field`."""
         _, height, width, _ = frames_THW3.shape
         row = defaults(self.parts.checkpoint, "video")
         longest = max(row.height, row.width)
-        return Placement.choose(height, width, self.robot.tier, self.factor, longest=longest)
+        return Placement.choose(height, width, self.robot.tier, self.factor, longest=longest, field=field)
 
     def contexts(self, placement: Placement) -> Contexts:
         """The caption of one chunk. No system sentence: the model was trained without one here."""
@@ -204,7 +204,7 @@ def inverse_dynamics(
     """
     frames_THW3 = check_moving(frames)
     job = _job(parts, robot, prompt, negative, options)
-    placement = job.placement(frames_THW3)
+    placement = job.placement(frames_THW3, "video")
     contexts, width = job.contexts(placement), _width(robot)
     starts = range(0, len(frames_THW3) - 1, robot.chunk)
     runs: list[Latents] = []
@@ -302,12 +302,14 @@ def _job(parts: Parts, robot: Robot, prompt: str, negative: str, options: Sampli
     require_use(negative, options.guidance)
     traits = parts.checkpoint.traits
     room = (traits.action_dim or 0) if traits.action_gen else 0
-    check_body(robot, ports=parts.checkpoint.config.domains, room=room)
+    checkpoint = parts.checkpoint
+    check_body(robot, ports=checkpoint.config.domains, room=room, untaught=checkpoint.untaught)
     return _Job(parts, robot, prompt, negative, options)
 
 
-def check_body(robot: Robot, *, ports: int, room: int) -> None:
-    """Refuse a robot that a checkpoint with so many action ports of so many columns cannot move."""
+def check_body(robot: Robot, *, ports: int, room: int, untaught: Collection[int]) -> None:
+    """Refuse a robot that a checkpoint with so many action ports of so many columns cannot move; of some
+    ports it may be known that they were never trained."""
     if not room:
         raise BadRequest("domain", robot.name, "this checkpoint has no action port: it knows no robots")
     robot.require_known()
@@ -321,11 +323,17 @@ def check_body(robot: Robot, *, ports: int, room: int) -> None:
         raise BadRequest("chunk", robot.chunk, f"must be a multiple of {TIME_FACTOR}")
     if robot.view not in VIEWPOINTS:
         raise BadRequest("view", robot.view, f"known views are {', '.join(VIEWPOINTS)}")
+    if robot.domain in untaught:
+        names = {body.domain: f" ({body.name})" for body in ROBOTS.values()}
+        known = ", ".join(f"{port}{names.get(port, '')}" for port in range(ports) if port not in untaught)
+        message = f"has port {robot.domain}, which this checkpoint was never taught; it was taught {known}"
+        raise BadRequest("domain", robot.name, message)
 
 
 def _width(robot: Robot) -> int:
     if robot.width is None:
-        message = "its number of columns depends on the data set: say robot(name, width=...)"
+        told = f'a .toml file with `like = "{robot.name}"` and `width`'
+        message = f"its number of columns depends on the data set: give {told}, or robot(name, width=...)"
         raise BadRequest("domain", robot.name, message)
     return robot.width
 

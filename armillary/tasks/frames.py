@@ -41,16 +41,22 @@ class Placement:
     content_width: int
 
     @classmethod
-    def choose(cls, height: int, width: int, tier: int | None, factor: int, *, longest: int) -> "Placement":
+    def choose(
+        cls, height: int, width: int, tier: int | None, factor: int, *, longest: int, field: str = "image"
+    ) -> "Placement":
         """The tier's canvas of the nearest aspect; pictures are made smaller to fit, never larger.
 
         tier None: the picture is the canvas. If a side is more than `longest`, both are made smaller, to
-        multiples of `factor`; else BadRequest for one that is none.
+        multiples of `factor`; else BadRequest naming `field` for one that is none.
         """
         if tier is None:
             scale = longest / max(height, width)
             if scale >= 1:
-                check_size(height, width, factor)
+                legal = [max(1, round(side / factor)) * factor for side in (height, width)]
+                if legal != [height, width]:
+                    message = f"sides of up to {longest} pixels must be multiples of {factor}"
+                    near = f"nearest: {legal[1]}x{legal[0]}"
+                    raise BadRequest(field, f"{width}x{height}", f"{message}, larger ones are shrunk; {near}")
                 return cls(height, width, height, width)
             high, wide = (max(1, round(scale * side / factor)) * factor for side in (height, width))
             return cls(high, wide, high, wide)

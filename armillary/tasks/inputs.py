@@ -66,9 +66,9 @@ def read_given(request: GenerateRequest, facts: Facts, canvas: Canvas) -> Given:
 
 
 def require_rate(found: float | None, wanted: float, why: str, field: str = "video") -> None:
-    """Frames without a rate are taken to have the one that is wanted."""
+    """Refuse frames or actions of another rate; those without one are taken to have it."""
     if found is not None and abs(found / wanted - 1) > RATE_TOLERANCE:
-        raise BadRequest(f"{field}.fps", round(found, 3), f"{why}; bring the clip to that rate")
+        raise BadRequest(f"{field}.fps", round(found, 3), f"{why}; bring it to that rate")
 
 
 def picture(source: Any, field: str = "image") -> Pixels:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from armillary.errors import BadRequest
 from armillary.media import Clip
 from armillary.media.source import Pixels
 from armillary.model import Memory, Network, Pass
@@ -37,6 +38,18 @@ class Judge:
         """What it makes of clips that were drawn from `seed`, `seed` + 1, ..."""
         seeds = range(seed, seed + len(clips))
         return Choice(self, tuple(seeds), tuple(judge_clips(parts, clips, self)))
+
+
+def asked_judge(parts: Parts, question: str | None, wanted: str) -> Judge | None:
+    """The judge of a request, or None. Raises BadRequest for more words than the reasoner reads."""
+    if question is None:
+        return None
+    for field, text in (("judge", question), ("wanted", wanted)):
+        parts.text.check_size(len(text.encode()), parts.checkpoint.longest, field)
+    asked = len(parts.text.render([{"role": "user", "content": question}]))
+    _check_room(parts, asked, "judge", question)
+    _check_room(parts, asked + len(parts.text.encode(wanted)), "wanted", wanted)
+    return Judge(question, wanted)
 
 
 @dataclass(frozen=True)
@@ -106,7 +119,17 @@ def judge_clips(parts: Parts, clips: Sequence[Clip], judge: Judge) -> list[float
     wanted yes or no is weighed against its opposite alone. Raises BadRequest as `reason` does.
     """
     contexts = [converse(parts, _asked(clip, judge.question)).context for clip in clips]
+    longest = max(len(context) for context in contexts)
+    _check_room(parts, longest + len(parts.text.encode(judge.wanted)), "wanted", judge.wanted)
     return likelihoods(parts, contexts, judge.wanted)
+
+
+def _check_room(parts: Parts, count: int, field: str, text: str) -> None:
+    """Refuse a text with which the reasoner would read `count` tokens, if it cannot."""
+    limit = parts.checkpoint.longest
+    if limit and count > limit:
+        message = f"takes {count} of this checkpoint's {limit} tokens, with what it is asked about"
+        raise BadRequest(field, text, f"{message}; make it shorter")
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import nn
@@ -25,6 +25,7 @@ from armillary.weights import TRANSFORMER, Checkpoint
 
 Part = Literal["sight", "video", "audio"]
 NESTED = re.compile(r"^visual\.(?:\w+\.)?(?=visual\.|projector\.)")  # the framework nests Edge's deeper
+Rules = TypeVar("Rules", bound=PictureRules)
 EVERY_PART: tuple[Part, ...] = ("sight", "video", "audio")
 
 
@@ -116,17 +117,28 @@ def load_sight(checkpoint: Checkpoint, keeper: Keeper) -> Sight | None:
     if tower is None:
         return None
     keeper.load(tower, stored_sight(checkpoint), where=folder, pages=[("", "reader")])
-    return Sight(tower, *sight_rules(checkpoint, tower.config.patch_size))
+    return Sight(tower, *sight_rules(checkpoint, tower.config))
 
 
-def sight_rules(checkpoint: Checkpoint, patch: int) -> tuple[PictureRules, ClipRules]:
-    """How pictures and clips are prepared for a tower with patches of so many pixels a side."""
-    folder = checkpoint.folder
-    rules = {"patch_size": patch, "temporal_patch_size": 1 if checkpoint.is_edge else 2}
-    return (
-        PictureRules.from_dict(rules | _read_if_there(folder / "preprocessor_config.json")),
-        ClipRules.from_dict(rules | _read_if_there(folder / "video_preprocessor_config.json")),
-    )
+def sight_rules(
+    checkpoint: Checkpoint, tower: QwenViTConfig | EdgeVisionConfig
+) -> tuple[PictureRules, ClipRules]:
+    """How pictures and clips are prepared for a tower. Raises BadRequest where it takes others."""
+    own = {
+        "patch_size": tower.patch_size,
+        "temporal_patch_size": 1 if isinstance(tower, EdgeVisionConfig) else tower.temporal_patch_size,
+        "merge_size": tower.spatial_merge_size,
+    }
+    return _rules(PictureRules, checkpoint, own), _rules(ClipRules, checkpoint, own)
+
+
+def _rules(kind: type[Rules], checkpoint: Checkpoint, own: Mapping[str, int]) -> Rules:
+    rules = kind.from_dict({**own, **_read_if_there(checkpoint.folder / f"{kind.file}.json")})
+    for name, due in own.items():
+        found = getattr(rules, name)
+        if found != due:
+            raise BadRequest(f"{kind.file}.{name}", found, f"the vision tower takes {due}")
+    return rules
 
 
 def build_sight(checkpoint: Checkpoint) -> QwenViT | EdgeVision | None:

@@ -50,10 +50,12 @@ def read_facts(name: str, folder: Path) -> Facts:
     with describing(folder):
         checkpoint = Checkpoint(folder)
         checkpoint.check_family()
+        checkpoint.check_answers()
         require_listed(checkpoint)
         traits, config, vae = checkpoint.traits, checkpoint.config, checkpoint.part("vae")
         clip, width = defaults(checkpoint, "video"), traits.action_dim or 0 if traits.action_gen else 0
         heard = AudioVAEConfig.from_dict(checkpoint.part("sound_tokenizer") or {})
+        taught = set(range(config.domains)) - checkpoint.untaught
         time_factor = int((vae or {}).get("scale_factor_temporal", 4))
         return Facts(
             model=name,
@@ -73,8 +75,9 @@ def read_facts(name: str, folder: Path) -> Facts:
             sound_channels=heard.channels,
             edit=_usual(checkpoint, "edit"),
             edit_side=defaults(checkpoint, "edit").width,
-            robots=tuple(r.name for r in ROBOTS.values() if r.domain < config.domains and _fits(r, width)),
+            robots=tuple(r.name for r in ROBOTS.values() if r.domain in taught and _fits(r, width)),
             ports=config.domains,
+            untaught=checkpoint.untaught,
             action_width=width,
             fixed_steps=few_steps(checkpoint) is not None,
             small=is_small(checkpoint),
@@ -219,14 +222,14 @@ def acting(kind: type[Act], options: Mapping[str, Any], facts: Facts) -> Acting[
         facts = replace(facts, robots=(*facts.robots, own.name))
     numbers, receipt = settle_act(request, facts)
     body = own or robot(request.domain)
-    check_body(body, ports=facts.ports, room=facts.action_width)
+    check_body(body, ports=facts.ports, room=facts.action_width, untaught=facts.untaught)
     receipt = replace(receipt, used={**receipt.used, "fps": body.fps, "contract": body.digest})
     if isinstance(request, PolicyRequest) and request.state is not None:
         body.check([request.state], field="state")
     if not isinstance(request, InverseDynamicsRequest):
         image = picture(request.image)
         return Acting(request, numbers, body, image, _shrunk(receipt, "image", image, body, facts))
-    require_rate(rate(request.video, "video"), body.fps, f"{body.name} acts {body.fps:g} times a second")
+    _require_acting_rate(rate(request.video, "video"), body, "video")
     frames = check_moving(all_frames(request.video))
     return Acting(request, numbers, body, frames, _shrunk(receipt, "video", frames, body, facts))
 
@@ -234,11 +237,17 @@ def acting(kind: type[Act], options: Mapping[str, Any], facts: Facts) -> Acting[
 def _shrunk(receipt: Receipt, name: str, pixels: Pixels, body: Robot, facts: Facts) -> Receipt:
     """The receipt, with a note if the pictures [..., H, W, 3] are looked at smaller than they came."""
     height, width = pixels.shape[-3:-1]
-    placed = Placement.choose(height, width, body.tier, facts.space_factor, longest=max(facts.size))
+    placed = Placement.choose(
+        height, width, body.tier, facts.space_factor, longest=max(facts.size), field=name
+    )
     if (placed.content_height, placed.content_width) == (height, width):
         return receipt
     made = {"asked": f"{width}x{height}", "made": f"{placed.content_width}x{placed.content_height}"}
     return replace(receipt, rounded={**receipt.rounded, name: made})
+
+
+def _require_acting_rate(found: float | None, body: Robot, field: str) -> None:
+    require_rate(found, body.fps, f"{body.name} acts {body.fps:g} times a second", field)
 
 
 def own_robot(domain: Any) -> Robot | None:
@@ -267,6 +276,7 @@ def forward(options: Mapping[str, Any], facts: Facts) -> tuple[Acting[ForwardDyn
             raise BadRequest(
                 "digest", source.digest, f"{name} is {ready.body.digest}: other columns or scale"
             )
+        _require_acting_rate(source.fps, ready.body, "actions")
         source = source.values
     return ready, ready.body.check(source)
 

@@ -17,7 +17,6 @@ from armillary.decode import Finder, Finish, Sampling, Token
 from armillary.errors import BadRequest
 from armillary.schema import Form, grammar, json_schema, parse
 from armillary.settle import Receipt
-from armillary.shards import read_json
 from armillary.slots import FAILURES, REMEMBERED, SLOTS, Decoder, Failure
 from armillary.tasks.deltas import CallSplitter, Delta, ThinkSplitter
 from armillary.tasks.messages import Conversation, converse
@@ -196,9 +195,7 @@ def check_length(parts: Parts, count: int, max_tokens: int) -> None:
 
 def stop_tokens(parts: Parts) -> set[int]:
     """The tokens that end an answer, by `generation_config.json` and the tokenizer."""
-    file = parts.checkpoint.folder / "generation_config.json"
-    named = read_json(file).get("eos_token_id") if file.exists() else None
-    return {parts.text.eos, *(named if isinstance(named, list) else [] if named is None else [named])}
+    return {parts.text.eos, *parts.checkpoint.stops}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import struct
 import tracemalloc
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 from PIL import Image
 
 from armillary.errors import BadRequest
-from armillary.media import probe, read_clip, read_picture, write_mp4
+from armillary.media import probe, read_clip, read_picture, read_receipt, write_mp4
+from armillary.media.sound import read_sound
 
 MakeClip = Callable[..., bytes]
 
@@ -258,6 +260,15 @@ def test_a_huge_header_is_refused() -> None:
 def test_what_is_no_clip_is_refused_and_playlists_are_not_followed(data: bytes) -> None:
     with pytest.raises(BadRequest, match="neither a picture nor a clip"):
         read_clip(data)
+
+
+@pytest.mark.parametrize(
+    "read", [read_clip, probe, read_receipt, read_picture, partial(read_sound, rate=16000, channels=1)]
+)
+def test_an_empty_file_is_refused_by_its_name(read: Callable[[Path], object], tmp_path: Path) -> None:
+    (tmp_path / "empty.mp4").touch()
+    with pytest.raises(BadRequest, match=r"empty\.mp4.*neither a picture nor a clip"):
+        read(tmp_path / "empty.mp4")
 
 
 def test_a_picture_and_a_clip_in_the_wrong_place_are_named(make_clip: MakeClip) -> None:

@@ -148,7 +148,7 @@ REFUSED: dict[str, tuple[Robot, str, str]] = {
     "port": (replace(BODY, domain=32), "domain", "32"),
     "wide": (robot("umi"), "domain", "1 to 4"),
     "none": (robot("no_action"), "domain", "1 to 4"),
-    "open": (robot("libero"), "domain", "width"),
+    "open": (robot("libero"), "domain", r"\.toml file with `like = \"libero\"` and `width`, or robot\("),
 }
 
 
@@ -161,8 +161,10 @@ def test_bodies_that_do_not_fit_are_refused(parts: Parts, case: str) -> None:
 
 
 def test_pictures_of_other_sizes_are_refused_without_a_canvas(parts: Parts) -> None:
-    with pytest.raises(BadRequest, match="nearest: 16 or 24"):
+    with pytest.raises(BadRequest, match=r"image='16x20': .*multiples of 8.*nearest: 16x16"):
         policy(parts, "", pixels(20, 16), BODY, options=QUICK)
+    with pytest.raises(BadRequest, match=r"video='1x1': .*nearest: 8x8"):
+        inverse_dynamics(parts, pixels(2, 1, 1), BODY, options=QUICK)
 
 
 def test_one_frame_has_no_action(parts: Parts) -> None:

@@ -143,3 +143,21 @@ def test_a_world_keeps_the_candidate_that_its_receipt_names(world: World) -> Non
     assert "choice" not in alone.receipt
     with pytest.raises(BadRequest, match=r"^n=2: a judge keeps one"):
         world.generate("a red disc", n=2, **judged)
+
+
+@pytest.mark.parametrize("words", [{"judge": "disc " * 5000}, {"judge": "Is it?", "wanted": "yes " * 5000}])
+def test_more_words_than_the_reasoner_reads_are_refused_before_anything_is_drawn(
+    world: World, words: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.parts.network, "draw", lambda *_: pytest.fail("something was drawn"))
+    field, picture = [*words][-1], np.zeros((16, 16, 3), np.uint8)
+    with pytest.raises(BadRequest, match=f"^{field}=.*4096 tokens"):
+        world.policy("push", picture, domain="tabletop", candidates=2, **words)
+    with pytest.raises(BadRequest, match=f"^{field}=.*4096 tokens"):
+        world.generate("a disc", frames=1, candidates=2, **words)
+
+
+def test_a_wanted_answer_must_fit_after_what_is_looked_at(parts: Parts) -> None:
+    long = "yes " * ((4096 - len(context(parts, 0))) // len(parts.text.encode("yes ")) + 1)
+    with pytest.raises(BadRequest, match=r"^wanted=.*4096 tokens"):
+        judge_clips(parts, [clip(0)], Judge(JUDGE.question, long))
