@@ -17,6 +17,7 @@ from armillary.tasks.segments import (
     unpatchify,
     vision_segment,
 )
+from armillary.train.layout import pocket_traits
 from armillary.weights import Traits
 from tests.solo import sample
 
@@ -89,6 +90,14 @@ def test_sound_is_all_noisy_or_all_given() -> None:
     given = sound_segment(latents, clean=True, traits=TRAITS)
     assert not given.noisy_N.any()
     assert torch.equal(given.tokens_NF, latents.T)
+
+
+def test_a_sound_of_pocket_stands_at_the_frame_that_it_sounds_with() -> None:
+    traits, second = pocket_traits(), 16
+    vision = vision_segment(random(8, 3, 8, 8), (), 8.0, traits)
+    sound = sound_segment(random(16, second + 2), clean=False, traits=traits)
+    frames = vision.positions_3N[0].unique()
+    assert sound.positions_3N[0, [0, second // 2, second]].tolist() == frames.tolist()
 
 
 def test_without_modulation_time_counts_steps() -> None:

@@ -123,12 +123,12 @@ class GeneratorJob:
 
     def loss(self, draw: Draw, done: float) -> tuple[Tensor, Metrics]:
         rng, pick = draw.python, draw.python.random()
-        if pick < 0.12:
+        if pick < 0.06:
             stills = rng.choices(range(len(self.stills.cache)), k=2 * self.size)
             return self.flow(draw, self.stills, [(IMAGE, i) for i in stills])
-        if pick < 0.74:
-            silent = rng.random() < 0.45
-            odds = (0.8, 0.15, 0.05) if silent else (0.3, 0.45, 0.05, 0.2)
+        if pick < 0.66:
+            silent = rng.random() < 0.25
+            odds = (0.8, 0.15, 0.05) if silent else (0.2, 0.4, 0.05, 0.35)
             modes = rng.choices(VIDEOS[:3] if silent else (*VIDEOS[3:], SOUNDING), odds, k=self.size)
             groups = rng.choices(("slide", "push"), (0.7, 0.3), k=self.size)
             chosen = [(m, rng.choice(self.groups[g])) for m, g in zip(modes, groups, strict=True)]

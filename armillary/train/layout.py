@@ -1,8 +1,8 @@
 """What pocket is made of: its numbers, its tokenizer, and the published folder they are written to.
 
 Everything is the published classes with small numbers. Where a number is free it is chosen for a table-top
-of 64 x 64 pixels at
-8 frames a second: one position unit a latent frame, half a unit a sound token, a quarter of one an action.
+of 64 x 64 pixels at 8 frames a second: one position unit a latent frame, a quarter of one an action, an
+eighth of one a sound token.
 """
 
 import math
@@ -37,6 +37,7 @@ TAGS = ("<think>", "</think>")
 VOCABULARY = 768
 FLOW_SHIFT = 4.5
 LATENT, SOUND_LATENT, ACTION_WIDTH = 8, 16, 4
+SOUND_FPS = 16.0
 
 # The sentences that surround every prompt are cut as wholes, so that they cost a token or two and not forty.
 _SENTENCES = (
@@ -100,6 +101,12 @@ def pocket_config(vocabulary: int = VOCABULARY) -> Config:
 
 
 def pocket_traits() -> Traits:
+    """What pocket's pictures, sounds and actions are made of.
+
+    By the published rule a second of sound is as long, on the axis of time, as four seconds of video: the
+    video's time is divided by its autoencoder's factor, the sound's is not. Nothing but positions is made of
+    `sound_latent_fps`; with four times the true rate every token of sound stands at the frame it sounds with.
+    """
     return Traits(
         latent_channel=LATENT,
         base_fps=8.0,
@@ -107,7 +114,7 @@ def pocket_traits() -> Traits:
         action_dim=ACTION_WIDTH,
         sound_gen=True,
         sound_dim=SOUND_LATENT,
-        sound_latent_fps=16.0,
+        sound_latent_fps=4 * SOUND_FPS,
     )
 
 
