@@ -106,8 +106,9 @@ class Checkpoint:
         path = self.folder / "generation_config.json"
         named: Any = read_json(path).get("eos_token_id") if path.exists() else None
         ids: list[Any] = named if isinstance(named, list) else [] if named is None else [named]
-        last = self.config.vocabulary - 1
-        return [arguments.whole(i, "generation_config.eos_token_id", 0, last) for i in ids]
+        return [
+            arguments.whole(i, "generation_config.eos_token_id", 0, self.config.vocabulary - 1) for i in ids
+        ]
 
     @cached_property
     def stored(self) -> Stored:

@@ -24,6 +24,7 @@ from tests.oracles.test_reasoner import clip, logits, logits_of_transformers, sa
 from tests.oracles.test_velocities import LAYOUTS, Latents, ours, random, theirs
 
 SEEDS, MANY = range(3), range(12)
+NOISE = 1.02  # by how much the roundings of one processor's kernels move either deviation
 
 
 @pytest.fixture(scope="module", params=["nano", "edge"])
@@ -55,7 +56,7 @@ def test_velocities_deviate_no_more_than_the_oracles(half: Path) -> None:
         for pool, answer in zip(found, answers, strict=True):
             pool += answer
     own, oracles = deviation(found[0], found[2]), deviation(found[1], found[2])
-    assert 1e-3 < own <= oracles, (own, oracles)
+    assert 1e-3 < own <= NOISE * oracles, (own, oracles)
 
 
 def test_logits_deviate_no_more_than_the_oracles(half: Path) -> None:
@@ -69,7 +70,7 @@ def test_logits_deviate_no_more_than_the_oracles(half: Path) -> None:
             for pool, answer in zip(found, (logits(parts, talk), *theirs_AV), strict=True):
                 pool.append(answer)
     own, oracles = deviation(found[0], found[2]), deviation(found[1], found[2])
-    assert 1e-3 < own <= oracles, (own, oracles)
+    assert 1e-3 < own <= NOISE * oracles, (own, oracles)
 
 
 FORMS: tuple[Form | None, ...] = (None, "int8")
