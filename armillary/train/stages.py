@@ -5,7 +5,8 @@ the recipe starts from, if it names one.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -160,15 +161,25 @@ class Run:
         self.write(job.model)
 
 
+@contextmanager
+def threads(count: int) -> Generator[None]:
+    """So many threads of torch, and then as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def run(recipe: Recipe, tell: Tell = print) -> Path:
     """Carry out every stage, going on from what the folder holds; returns the checkpoint's folder.
 
     Raises BadRequest for a folder that cannot be made, or that another process works in.
     """
-    torch.set_num_threads(recipe.threads)
     here = Run(recipe, tell)
     files.make_folder(here.folder)
-    with alone(here.folder):
+    with alone(here.folder), threads(recipe.threads):
         here.begin()
         for number, stage in enumerate(recipe.stages, 1):
             tell(f"stage {number} of {len(recipe.stages)}: {stage.kind}")

@@ -225,3 +225,14 @@ def test_a_start_that_is_no_pocket_is_refused(tmp_path: Path) -> None:
     folder = write_random(tmp_path / "thin", thin, pocket_sight_config(), pocket_video_config(), sound)
     with pytest.raises(BadRequest, match="sizes"):
         run(longer(tmp_path / "run", folder, 'stages=[{kind="joint",steps=1,rate=0.1}]'), tell=lambda _: None)
+
+
+def test_threads_are_the_recipes_while_it_runs_and_then_as_before(tmp_path: Path) -> None:
+    recipe, seen = tmp_path / "r.toml", list[int]()
+    recipe.write_text('threads = 2\nstages = [{kind = "tokenizer", episodes = 8}]\n', encoding="utf-8")
+    torch.set_num_threads(1)
+    run(
+        read_recipe(recipe, [f'folder="{tmp_path}/made"']),
+        tell=lambda _: seen.append(torch.get_num_threads()),
+    )
+    assert (seen, torch.get_num_threads()) == ([2], 1)
