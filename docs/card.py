@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from armillary.eval.report import mark, number
+from armillary.eval.report import mark, number, numbers
 
 HEAD = """\
 ---
@@ -110,7 +110,7 @@ def _scores(result: Mapping[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for suite, f in _figures(result):
         beside = "; ".join(f"{name} {number(s['value'], f['unit'])}" for name, s in f["beside"].items())
-        value, low, high = (number(f[name], f["unit"]) for name in ("value", "low", "high"))
+        value, low, high = numbers(f)
         bar = "" if f["bar"] is None else f"{f['bar']:g} {mark(f['reached'])}"
         yield f"| {suite} | {f['name']} | **{value}** ({low} to {high}) | {f['n']} | {bar} | {beside} |"
 

@@ -25,7 +25,8 @@ Every figure is measured on episodes that no training has seen: other seeds of t
 "unseen pairs" colours and shapes that were never trained together. In brackets is the 95 % interval
 (Wilson's for shares, bootstrap for the rest); *n* is the number of cases. Beside each figure stand what no
 skill would score on the same cases, and the ceiling: the truth, read by the same detectors after the
-autoencoder, or acted by the scripted expert. Shares run from 0 to 1.
+autoencoder, or acted by the scripted expert. Shares run from 0 to 1; errors in px are over the objects that
+are found.
 
 Contact sheets show the first right cases and then the first wrong ones, half and half as far as there are
 any: what either looks like, not how often it happens. Above each stands what its "right" means."""
@@ -38,16 +39,16 @@ _SHEETS = {
     "text-to-video": "Right: the sliding object goes the asked way; nothing else is judged here.",
     "image-to-video": "Right: the named object goes the asked way; nothing else is judged here.",
     "sound": (
-        "Right: something sounds within a frame of every collision, and at no other time; pitch is not"
-        " judged here."
+        "Right: something sounds within a frame of every collision, and at no other time; pitch, loudness and"
+        " side are not judged here."
     ),
     "forward-dynamics": (
         "Of clips in which an object is pushed. Right: it ends within 3 px of where it truly does; nothing"
         " else is judged here."
     ),
     "policy": (
-        "Success: played in the simulator, the named object goes the asked way; what was imagined is not"
-        " judged."
+        "Success: one chunk of actions, played in the simulator without a second look, moves the named object"
+        " the asked way; what was imagined is not judged."
     ),
 }
 
@@ -140,7 +141,7 @@ def _table(figures: Sequence[Told]) -> Iterator[str]:
     yield "| figure | score | n | bar | beside it |"
     yield "|---|---|---|---|---|"
     for f in figures:
-        value, low, high = _numbers(f)
+        value, low, high = numbers(f)
         sign = "≤" if f["smaller_is_better"] else "≥"
         bar = "" if f["bar"] is None else f"{sign} {f['bar']:g} {mark(f['reached'])}"
         beside = "; ".join(_beside(f))
@@ -149,7 +150,7 @@ def _table(figures: Sequence[Told]) -> Iterator[str]:
 
 def line(figure: Told) -> str:
     """One figure for a terminal: score, interval, cases, what stands beside it, bar."""
-    value, low, high = _numbers(figure)
+    value, low, high = numbers(figure)
     told = [f"{figure['name']}: {value}{_suffix(figure)} ({low} to {high}, n = {figure['n']})"]
     told += _beside(figure)
     if figure["bar"] is not None:
@@ -163,13 +164,19 @@ def mark(reached: bool | None) -> str:
     return {True: "✓", False: "✗", None: "(too few cases)"}[reached]
 
 
-def number(value: float | None, unit: str) -> str:
-    """A number of the JSON as people read it."""
-    return "–" if value is None else f"{value:.{_DECIMALS.get(unit, 3)}f}"
+def number(value: float | None, unit: str, bar: float | None = None) -> str:
+    """A number of the JSON as people read it, with one more digit where it would look like its bar."""
+    if value is None:
+        return "–"
+    digits = _DECIMALS.get(unit, 3)
+    return f"{value:.{digits + (value != bar == round(value, digits))}f}"
 
 
-def _numbers(figure: Told) -> Iterator[str]:
-    return (number(figure[name], figure["unit"]) for name in ("value", "low", "high"))
+def numbers(figure: Told) -> tuple[str, str, str]:
+    """A figure's value and the ends of its interval."""
+    value, low, high = (figure[name] for name in ("value", "low", "high"))
+    unit = figure["unit"]
+    return number(value, unit, figure["bar"]), number(low, unit), number(high, unit)
 
 
 def _beside(figure: Told) -> list[str]:

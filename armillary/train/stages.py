@@ -205,7 +205,8 @@ def video_stage(run: Run, stage: VideoStage) -> None:
 def audio_stage(run: Run, stage: AudioStage) -> None:
     model = run.train(AudioJob(clips=stage.clips, seed=run.recipe.seed), stage, "audio")
     assert isinstance(model, AudioVAE)
-    run.tell(f"on sounds it has not heard: {judge(model)}")
+    found = judge(model)
+    run.tell(f"on sounds it has not heard: {found.snr:.1f} dB, {found.onsets:.2f} of the onsets kept")
     _write_codec(model, pocket_audio_config(), run.checkpoint / "sound_tokenizer")
 
 

@@ -141,3 +141,13 @@ def test_every_sheet_says_what_right_means_in_it(tmp_path: Path) -> None:
         found = Outcome([], {sheet: PICTURE})
         told = page(tmp_path, any=found)
         assert re.search(rf"judged.*\n\n!\[{sheet}\]|nothing else; first.*\n\n!\[{sheet}\]", told)
+
+
+def test_a_number_beside_its_bar_has_a_digit_more() -> None:
+    assert [report.number(x, "share", 0.99) for x in (0.989746, 0.99, 0.9889, 0.9902)] == [
+        "0.9897",
+        "0.990",
+        "0.989",
+        "0.9902",
+    ]
+    assert report.number(5.004, "px", 5.0) == "5.004"
