@@ -48,9 +48,9 @@ def network_config(published: Mapping[str, Any]) -> Config:
         arguments.positive(published[name], f"transformer.{name}")
     features: dict[Any, int] = {"vision": get("patch_latent_dim", 192)}
     if get("sound_gen", False):
-        features["sound"] = int(published["sound_dim"])
+        features["sound"] = arguments.whole(published["sound_dim"], "transformer.sound_dim", 1, MOST)
     if get("action_gen", False):
-        features["action"] = int(published["action_dim"])
+        features["action"] = arguments.whole(published["action_dim"], "transformer.action_dim", 1, MOST)
     time, height, width = (
         get("rope_axes_dim") or (get("rope_scaling") or {}).get("mrope_section") or (24, 20, 20)
     )

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec
@@ -160,9 +160,11 @@ def note(text: str) -> None:
 
 
 def log(text: str) -> None:
-    """A line of the diary of work that takes hours, and so may run in the background: a file gets it too."""
+    """A line of the diary of work that takes hours, and so may run in the background: a file gets it too. The
+    work goes on where it cannot be written, as when nobody reads on or the disk of the file is full."""
     if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+        with suppress(OSError):
+            print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Input that nobody should send: each piece of it is named in one BadRequest, and nothing is half done."""
 
+import errno
 import io
 import json
 import math
@@ -136,7 +137,6 @@ def test_a_damaged_json_file_is_named(tmp_path: Path, content: bytes) -> None:
     [
         ("transformer/config.json", '{"action_gen": true}'),
         ("transformer/config.json", '{"rope_scaling": 5}'),
-        ("vae/config.json", '{"scale_factor_temporal": null}'),
         ("scheduler/scheduler_config.json", '{"fixed_step_sampler_config": 5}'),
     ],
 )
@@ -174,6 +174,11 @@ def test_a_config_of_wrong_types_is_one_sentence(folder: Path, file: str, conten
         ("transformer/config.json", "rope_theta", 0),
         ("transformer/config.json", "num_attention_heads", 0),
         ("transformer/config.json", "unified_3d_mrope_temporal_modality_margin", "a"),
+        ("transformer/config.json", "action_dim", math.inf),
+        ("transformer/config.json", "sound_dim", math.inf),
+        ("vae/config.json", "scale_factor_temporal", 0),
+        ("vae/config.json", "scale_factor_temporal", None),
+        ("vae/config.json", "scale_factor_spatial", math.inf),
         ("vae/config.json", "latents_std", [0] * 8),
         ("vae/config.json", "latents_mean", [math.nan] * 8),
         ("sound_tokenizer/config.json", "sampling_rate", 0),
@@ -348,6 +353,15 @@ def test_a_closed_stream_is_no_failure(monkeypatch: pytest.MonkeyPatch, name: st
     terminal.note("x")
     with terminal.progress("x") as tell:
         tell(1, 2)
+
+
+def test_work_goes_on_where_its_log_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, _: str, /) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    terminal.log("x")
 
 
 def test_a_device_or_pipe_is_never_replaced_by_a_file(tmp_path: Path) -> None:

@@ -56,7 +56,10 @@ def read_facts(name: str, folder: Path) -> Facts:
         clip, width = defaults(checkpoint, "video"), traits.action_dim or 0 if traits.action_gen else 0
         heard = AudioVAEConfig.from_dict(checkpoint.part("sound_tokenizer") or {})
         taught = set(range(config.domains)) - checkpoint.untaught
-        time_factor = int((vae or {}).get("scale_factor_temporal", 4))
+        time_factor, space_factor = (
+            arguments.whole((vae or {}).get(name, usual), f"vae.{name}", 1, 64)
+            for name, usual in (("scale_factor_temporal", 4), ("scale_factor_spatial", 16))
+        )
         return Facts(
             model=name,
             digest=digest(folder),
@@ -67,7 +70,7 @@ def read_facts(name: str, folder: Path) -> Facts:
             fps=clip.fps,
             size=(clip.width, clip.height),
             time_factor=time_factor,
-            space_factor=int((vae or {}).get("scale_factor_spatial", 16)),
+            space_factor=space_factor,
             image=_usual(checkpoint, "image"),
             video=_usual(checkpoint, "video"),
             action=_usual(checkpoint, "policy"),
